@@ -21,7 +21,6 @@ from meshwright.spec.calibration import constants_of
 from meshwright.view.drawn import largest
 from meshwright.view.parts import (
     Cell,
-    Code,
     Page,
     Part,
     Plot,
@@ -55,8 +54,7 @@ def graph_page(found: GraphAnswer) -> Page:
     """Return the page of the plans of a computation."""
     often = f" x {found.repeats}" if found.repeats > 1 else ""
     sections = (
-        Section("plan", "The plan", list(_plan(found.best))),
-        Section("memory", "Does it fit?", [_memory(found.machine, found.best.held_bytes)]),
+        Section("memory", "Does it fit?", [_memory(found.machine, TENSORS, found.best.held_bytes)]),
         Section("time", "How fast, and what limits it?", list(_time(found))),
         Section("kernels", "What does each kernel do?", list(_kernels(found.best))),
         Section("others", "Why not another plan?", list(_others(found))),
@@ -79,7 +77,7 @@ def _tiles(found: GraphAnswer) -> Iterator[Tile]:
     best, machine = found.best, found.machine
     yield Tile(
         "Which plan is the fastest?", f"{best.text}: {format_seconds(best.step_s)} a step, "
-        f"{best.passes_per_s:.4g} passes/s", _plan_text(best), "plan", label="plan",
+        f"{best.passes_per_s:.4g} passes/s", _plan_text(best), label="plan",
     )  # fmt: skip
     gap = f"at most {found.gap:.1%} from the best" if found.gap >= SHOWN_GAP else \
         f"proven: gap {found.gap:.1%}"  # fmt: skip
@@ -88,7 +86,7 @@ def _tiles(found: GraphAnswer) -> Iterator[Tile]:
     yield Tile("Why not another plan?", f"{gap} {_model(machine)}",
                f"{searched}; refused: {refused}" if refused else searched, "space",
                label="proof")  # fmt: skip
-    yield _fit_tile(machine, best.held_bytes)
+    yield _fit_tile(machine, TENSORS, best.held_bytes)
     drawn = total_w(best.power_w)
     if drawn is not None:
         yield Tile("What power does it draw?", f"{format_si(drawn, 'W')}: {_power_text(best)}",
@@ -137,12 +135,6 @@ def _plan_text(best: BestGraphPlan) -> str:
     if best.num_passes > 1:
         parts.append(f"{best.num_passes:,} passes of each replica in a step")
     return "; ".join(parts) or "one device does all the work"
-
-
-def _plan(best: BestGraphPlan) -> Iterator[Part]:
-    text = _plan_text(best)
-    yield Code(best.text, "degrees")
-    yield Text(f"{text[:1].upper()}{text[1:]}.")
 
 
 def _step(best: BestGraphPlan) -> Whole:
@@ -272,19 +264,22 @@ def _power(found: GraphAnswer) -> Iterator[Part]:
 # ------------------------------------------------------------------------ shared by plans and grids
 
 
-def _memory(machine: CalibratedSystem, held_bytes: float) -> Whole:
+TENSORS, MATRIX = "weights and tensors", "matrix and panel"
+"""Contents of the memory of a device."""
+
+
+def _memory(machine: CalibratedSystem, held: str, held_bytes: float) -> Whole:
     memory = machine.spec.chip.main_memory
-    parts = {"weights and tensors": held_bytes,
-             "margin and buffers": memory.capacity_bytes - machine.usable_bytes}  # fmt: skip
+    parts = {held: held_bytes, "margin and buffers": memory.capacity_bytes - machine.usable_bytes}
     return Whole(f"Memory of the fullest device ({memory.name})", parts, "bytes",
                  capacity=memory.capacity_bytes)  # fmt: skip
 
 
-def _fit_tile(machine: CalibratedSystem, held_bytes: float) -> Tile:
+def _fit_tile(machine: CalibratedSystem, held: str, held_bytes: float) -> Tile:
     return Tile(
         "Does the fullest device hold it?",
         f"{format_bytes(held_bytes)} of {format_bytes(machine.usable_bytes)}",
-        section="memory", mood="good", label="memory", part=_memory(machine, held_bytes),
+        section="memory", mood="good", label="memory", part=_memory(machine, held, held_bytes),
     )  # fmt: skip
 
 
@@ -310,8 +305,7 @@ def linpack_page(found: GridRuns) -> Page:
     """Return the page of Linpack on grids of devices."""
     best, machine = found.best, found.machine
     sections = (
-        Section("plan", "The grid", [Code(str(best.grid), "rows x columns of devices")]),
-        Section("memory", "Does it fit?", [_memory(machine, best.held_bytes)]),
+        Section("memory", "Does it fit?", [_memory(machine, MATRIX, best.held_bytes)]),
         Section("time", "How fast, and what limits it?", [_run(best)]),
         Section("others", "Why not another grid?", list(_grids(found))),
         Section("sure", "How sure is it?", _sure(machine)),
@@ -336,13 +330,13 @@ def _grid_tiles(found: GridRuns) -> Iterator[Tile]:
     yield Tile("Which grid is the fastest?", f"grid {best.grid}: {format_seconds(best.run_s)}, "
                f"{format_si(found.flops_per_s, 'FLOP/s')}",
                f"HPL.dat: P {best.rows}, Q {best.columns}, NB {found.block}, PMAP "
-               f"{best.neighbours}", "plan", label="grid")  # fmt: skip
+               f"{best.neighbours}", label="grid")  # fmt: skip
     refused = "".join(f"; {count} refused: {why}" for why, count in found.refused.items())
     yield Tile("Why not another grid?",
                f"proven: all {found.num_priced} grids priced {_model(machine)}{refused}",
                f"work alone takes {format_seconds(found.lower_bound_s)}", "others",
                label="proof")  # fmt: skip
-    yield _fit_tile(machine, best.held_bytes)
+    yield _fit_tile(machine, MATRIX, best.held_bytes)
     yield Tile("What limits it?", largest(best.parts_s, best.run_s), "share of the run", "time",
                label="time", part=_run(best))  # fmt: skip
     if len(found.runs) > 1:
