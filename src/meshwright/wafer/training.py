@@ -18,16 +18,17 @@ from meshwright.search.leading import in_order_of_preference
 from meshwright.sharding.strategy import AXES, PlanOptions, Strategy
 from meshwright.topology.network import Network
 from meshwright.train import compare as comparing
-from meshwright.train import estimate as estimating
+from meshwright.train import price as estimating
 from meshwright.train import explain as explaining
 from meshwright.train import plan as planning
 from meshwright.train.answer import Candidate, OperatorPlan
-from meshwright.train.estimate import Leaders, Placed, Placer
 from meshwright.train.families import AllFamilies
+from meshwright.train.price import Leaders, Placed, Placer
 from meshwright.train.search import SearchResult, fewer_devices, search
 from meshwright.train.space import SearchSpace
 from meshwright.wafer.operators.answer import check_operators, operator_plan
-from meshwright.wafer.placing import (
+from meshwright.wafer.price import physical_network
+from meshwright.wafer.search import (
     PlacementSearch,
     Placing,
     has_placement,
@@ -35,7 +36,6 @@ from meshwright.wafer.placing import (
     placed_candidate,
     routed,
 )
-from meshwright.wafer.price import physical_network
 
 
 class GridPlacer(Placer):
