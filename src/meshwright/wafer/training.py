@@ -18,9 +18,9 @@ from meshwright.search.leading import in_order_of_preference
 from meshwright.sharding.strategy import AXES, PlanOptions, Strategy
 from meshwright.topology.network import Network
 from meshwright.train import compare as comparing
-from meshwright.train import price as estimating
 from meshwright.train import explain as explaining
 from meshwright.train import plan as planning
+from meshwright.train import price as estimating
 from meshwright.train.answer import Candidate, OperatorPlan
 from meshwright.train.families import AllFamilies
 from meshwright.train.price import Leaders, Placed, Placer
