@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from meshwright.base.units import format_bytes, format_number, format_seconds
 from meshwright.serve.answer import (
@@ -295,15 +295,17 @@ def _other_parts(plan: ServingPlan) -> Iterator[Part]:
         limit_s = work.max_time_per_output_token_s
     else:
         limit_s = work.max_time_to_first_token_s
-    yield _front(plan, front, "latency", latency, front.latency_s, price.latency_s, limit_s)
+    ours = plan.best.text, "this plan", price.latency_s, price.tokens_per_s_per_device
+    yield _front(front, "latency", latency, front.latency_s, limit_s, [ours])
     if front.first_token_s and price.first_token_s is not None and isinstance(work, Decode):
-        yield _front(plan, front, "the time to the first token", "TTFT", front.first_token_s,
-                     price.first_token_s, work.max_time_to_first_token_s)  # fmt: skip
+        ours = plan.best.text, "this plan", price.first_token_s, price.tokens_per_s_per_device
+        yield _front(front, "the time to the first token", "TTFT", front.first_token_s,
+                     work.max_time_to_first_token_s, [ours])  # fmt: skip
 
 
 def _front(
-    plan: ServingPlan, front: ServingFront, against: str, name: str, times_s: tuple[float, ...],
-    ours_s: float, limit_s: float | None,
+    front: ServingFront, against: str, name: str, times_s: tuple[float, ...],
+    limit_s: float | None = None, ours: Sequence[tuple[str, str, float, float]] = (),
 ) -> Plot:  # fmt: skip
     """Return throughput against a time, of every plan that no other beats in both."""
     rows = [
@@ -311,15 +313,14 @@ def _front(
         for text, time_s, rate in zip(
             front.plans, times_s, front.tokens_per_s_per_device, strict=True
         )
-        if text != plan.best.text
+        if all(text != own for own, *_ in ours)
     ]
-    ours = plan.best.text, "this plan", ours_s, plan.best.estimate.tokens_per_s_per_device
     within = "" if limit_s is None else f"; the line is the limit, {format_seconds(limit_s)}"
     return Plot(
         f"Throughput against {against}",
         f"{len(front.plans)} plans of which none is beaten both for the system and for one user"
         f"{within}",
-        "points", Table(("plan", "", f"{name} [s]", "tokens/s a device>"), [ours, *rows]),
+        "points", Table(("plan", "", f"{name} [s]", "tokens/s a device>"), [*ours, *rows]),
         limit_s, f"limit of {name}",
     )  # fmt: skip
 
@@ -368,6 +369,29 @@ def _cost_parts(plan: ServingPlan) -> Iterator[Part]:
     yield Text(f"{_cost(plan)}.")
     if rate := rent_rate(plan.system.chip, plan.best.estimate.num_devices_used):
         yield Text(f"Rent: {rate}.")
+
+
+@view(ServingFront)
+def front_page(front: ServingFront) -> Page:
+    """Return the page of the plans that no other beats for both the system and one user."""
+    fastest = front.tokens_per_s_per_device.index(max(front.tokens_per_s_per_device))
+    quickest = front.latency_s.index(min(front.latency_s))
+    plots = [_front(front, "latency", "latency", front.latency_s)]
+    if front.first_token_s:
+        plots.append(_front(front, "the time to the first token", "TTFT", front.first_token_s))
+    return Page(
+        title="Throughput of the system against the time of one user",
+        subtitle=f"{counted(len(front.plans), 'plan')} that none beats in both",
+        tiles=[
+            Tile("Which is the fastest for the system?",
+                 f"{front.tokens_per_s_per_device[fastest]:,.1f} tokens/s a device",
+                 front.plans[fastest], "front", label="system"),
+            Tile("Which is the fastest for a user?",
+                 f"{front.tokens_per_s_per_user[quickest]:,.1f} tokens/s a user",
+                 front.plans[quickest], "front", label="user"),
+        ],
+        sections=[Section("front", "Which plans are they?", plots)],
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------- prefill and decode on own workers
