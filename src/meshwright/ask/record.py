@@ -45,8 +45,8 @@ class Option:
         """Group of options that exclude each other."""
         self.target: str = more.pop("target", "")
         """Name in the search, where that differs."""
-        self.of: str = more.pop("of", "")
-        """``workload``: a workload file states it too."""
+        self.field: str | None = more.pop("field", None)
+        """Field of a workload that it states, such as ``software.dropout``; None: of none."""
         self.takes: str = more.pop("takes", "")
         """``words`` (one or more), ``again`` (may be given again and again); else one value."""
         self.writes: tuple[str, ...] | None = more.pop("writes", None)
