@@ -99,7 +99,7 @@ def test_screen(plan):
     rank = [f"{entry.estimate.tokens_per_s:,.0f}" for entry in plan.runners_up]
     assert [number in words for number in rank] == [True] * len(rank)
     assert f"Every one of {plan.coverage.num_candidates:,} plans is accounted for" in words
-    assert "The largest part is " in words
+    assert f"Time {'per output token' if plan.is_decode else 'to the first token'}: " in words
     assert "uncalibrated" in words
 
 
