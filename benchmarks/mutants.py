@@ -340,7 +340,9 @@ def outcome(mutant: Mutant, bound_s: int, folder: Path) -> tuple[str, float, str
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     lines = [line for line in text.splitlines() if line.startswith(("FAILED", "ERROR"))]
     found = "survived"
-    if os.WIFSIGNALED(status):
+    if lines:
+        found = "caught"
+    elif os.WIFSIGNALED(status):
         found = "out of time"
     elif os.WEXITSTATUS(status) in (1, 2, 4):
         found = "caught"
