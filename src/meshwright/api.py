@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from meshwright.ask import questions as ask
 from meshwright.ask.reading import Reading
@@ -135,12 +135,12 @@ def reported(answer: Callable[[Q, Call], T]) -> Callable[[Q, Call], T]:
 
     @wraps(answer)
     def written(asked: Q, call: Call) -> T:
-        found: Any = answer(asked, call)
-        question: Any = asked
+        found, question = answer(asked, call), cast(Any, asked)
         if question.report is not None:
             from meshwright.view.html import write_page
 
-            write_page(found.page(**_beside(found)), question.report, force=question.force)
+            page = cast(Any, found).page(**_beside(found))
+            write_page(page, question.report, force=question.force)
         return found
 
     return written
