@@ -539,7 +539,7 @@ def serve(asked: ask.Serve, call: Call) -> ServingPlan | DisaggregatedPlan:
 def _serving(reading: Reading, asked: ask.Serve, call: Call) -> ServingPlan | DisaggregatedPlan:
     """Return the best way to serve, written to the file that a question names."""
     from meshwright.ask.declared import allowed_of, model_and_system, serving_workload
-    from meshwright.serve.answer import DISAGGREGATED_FILE, save_serving
+    from meshwright.serve.answer import DISAGGREGATED_FILE, SERVING_FILE
     from meshwright.serve.serve import disaggregate
     from meshwright.serve.serve import serve as best_serving
 
@@ -566,7 +566,7 @@ def _serving(reading: Reading, asked: ask.Serve, call: Call) -> ServingPlan | Di
     objective = "latency" if asked.latency else "throughput"
     found = best_serving(model, system, workload, objective=objective, **shared)
     if asked.out is not None:
-        save_serving(found, asked.out, force=asked.force)
+        SERVING_FILE.save(found, asked.out, force=asked.force)
     return found
 
 

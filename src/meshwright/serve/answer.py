@@ -302,9 +302,6 @@ class DisaggregatedPlan(Shown):
 
 
 SERVING_FILE = AnswerFile(ServingPlan, with_defaults=True, workloads=("prefill", "decode"))
-serving_to_data, serving_to_json = SERVING_FILE.to_data, SERVING_FILE.to_json
-serving_from_json = SERVING_FILE.from_json
-save_serving = SERVING_FILE.save
 DISAGGREGATED_FILE = AnswerFile(DisaggregatedPlan, with_defaults=True, workloads=("decode",))
 
 
