@@ -58,7 +58,6 @@ def graph_page(found: GraphAnswer) -> Page:
         Section("time", "How fast, and what limits it?", list(_time(found))),
         Section("kernels", "What does each kernel do?", list(_kernels(found.best))),
         Section("others", "Why not another plan?", list(_others(found))),
-        Section("space", "What was searched?", list(_space(found))),
         Section("sure", "How sure is it?", _sure(found.machine)),
         Section("power", "What power does it draw?", list(_power(found))),
     )
@@ -81,10 +80,7 @@ def _tiles(found: GraphAnswer) -> Iterator[Tile]:
     )  # fmt: skip
     gap = f"at most {found.gap:.1%} from the best" if found.gap >= SHOWN_GAP else \
         f"proven: gap {found.gap:.1%}"  # fmt: skip
-    searched = f"{found.num_priced} of {_num_degrees(found)} degrees priced"
-    refused = ", ".join(f"{reason} {count}" for reason, count in found.refused.items())
-    yield Tile("Why not another plan?", f"{gap} {_model(machine)}",
-               f"{searched}; refused: {refused}" if refused else searched, "space",
+    yield Tile("Why not another plan?", f"{gap} {_model(machine)}", _searched(found), "others",
                label="proof")  # fmt: skip
     yield _fit_tile(machine, TENSORS, best.held_bytes)
     drawn = total_w(best.power_w)
@@ -114,8 +110,11 @@ def _tiles(found: GraphAnswer) -> Iterator[Tile]:
         )  # fmt: skip
 
 
-def _num_degrees(found: GraphAnswer) -> int:
-    return found.num_priced + sum(found.refused.values())
+def _searched(found: GraphAnswer) -> str:
+    """Return the degrees that were priced, and the reasons against the others."""
+    every = found.num_priced + sum(found.refused.values())
+    refused = ", ".join(f"{reason} {count}" for reason, count in found.refused.items())
+    return f"{found.num_priced} of {every} degrees priced" + (refused and f"; refused: {refused}")
 
 
 def _plan_text(best: BestGraphPlan) -> str:
@@ -210,6 +209,8 @@ def _stage_table(best: BestGraphPlan, most: int) -> Table:
 
 
 def _others(found: GraphAnswer) -> Iterator[Part]:
+    yield Text(f"{_searched(found)}. No plan takes less than {format_seconds(found.lower_bound_s)} "
+               f"by the model of cost (gap {found.gap:.1%}).")  # fmt: skip
     plans = (found.best, *found.others)[:MOST_PLANS]
     if len(plans) == 1:
         return
@@ -228,18 +229,6 @@ def _others(found: GraphAnswer) -> Iterator[Part]:
         [(plan.text, plan.step_s, f"{plan.passes_per_s:.4g}", plan.held_bytes, plan.lower_bound_s)
          for plan in plans],
     )  # fmt: skip
-
-
-def _space(found: GraphAnswer) -> Iterator[Part]:
-    yield Text(
-        f"{found.num_priced} of {_num_degrees(found)} degrees were priced; no plan takes less than "
-        f"{format_seconds(found.lower_bound_s)} (gap {found.gap:.1%}). The proof is of the model "
-        "of cost."
-    )
-    if found.refused:
-        rows = [("priced", found.num_priced), *found.refused.items()]
-        yield Plot("Outcome of the degrees", "; ".join(f"{name}: {n:,}" for name, n in rows),
-                   "bars", Table(("outcome", "degrees [#]"), rows))  # fmt: skip
 
 
 def _known_w(best: BestGraphPlan) -> dict[str, float]:
