@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from meshwright.train.compare import Comparison
     from meshwright.train.explain import Explanation
     from meshwright.train.measured.diagnose import Diagnosis
-    from meshwright.train.price import Placer
+    from meshwright.train.placer import Placer
     from meshwright.train.timeline import StepTimeline
     from meshwright.wafer.answer import PlacedPlan, Placements, SimulatedPlan
 
@@ -336,7 +336,7 @@ def _placer(system: SystemSpec | None, *, is_needed: bool = False) -> Placer:
         from meshwright.wafer.training import GRIDS
 
         return GRIDS
-    from meshwright.train.price import CLOSED_FORM
+    from meshwright.train.placer import CLOSED_FORM
 
     return CLOSED_FORM
 
@@ -381,7 +381,7 @@ def _priced(
 ) -> Plan:
     """Return the strategy that a question states, priced."""
     from meshwright.ask.declared import strategy_of
-    from meshwright.train.price import estimate as price
+    from meshwright.train.placer import estimate as price
 
     known, strategy, plan_options = strategy_of(asked, reading=reading)
     return price(

@@ -15,7 +15,8 @@ from meshwright.sharding.strategy import stack
 from meshwright.train.answer import Candidate
 from meshwright.train.families import AllFamilies
 from meshwright.train.measured.factors import PLAN_ERROR
-from meshwright.train.price import Leaders, Placed, Placer, candidate
+from meshwright.train.placer import Leaders, Placed, Placer
+from meshwright.train.price import candidate
 from meshwright.train.question import launched_by, launches_with, starts
 from meshwright.train.search import search
 from meshwright.train.space import SearchSpace

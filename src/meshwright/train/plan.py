@@ -30,15 +30,8 @@ from meshwright.train.families import PricedBlock
 from meshwright.train.leading import NUM_SIMULATED, lead
 from meshwright.train.measured.factors import PLAN_ERROR, Factors
 from meshwright.train.measured.trials import trials_of, with_measured_interval
-from meshwright.train.price import (
-    CLOSED_FORM,
-    Leaders,
-    Placer,
-    candidate,
-    compared,
-    nothing_fits,
-    warnings,
-)
+from meshwright.train.placer import CLOSED_FORM, Leaders, Placer, nothing_fits
+from meshwright.train.price import candidate, compared, warnings
 from meshwright.train.question import check_fixed, make_problem, switched_on
 from meshwright.train.robustness import NUM_DRAWS, robustness
 from meshwright.train.search import search
