@@ -126,7 +126,7 @@ MUTANTS = (
     Mutant("money_of_one_device", "cost/energy.py",
            "return step_s * num_devices * (rent / SECONDS_PER_HOUR)",
            "return step_s * (rent / SECONDS_PER_HOUR)", "train serve"),
-    Mutant("utilization_of_half_of_the_peak", "train/estimate.py",
+    Mutant("utilization_of_half_of_the_peak", "train/price.py",
            "peak = stated_rate(problem", "peak = 2.0 * stated_rate(problem", "train"),
     # Serving.
     Mutant("kv_cache_of_one_sequence", "serve/price.py",
@@ -163,7 +163,7 @@ MUTANTS = (
     Mutant("fused_dram_ten_times_as_fast", "dataflow/fusion/price.py",
            "grid.frequency_hz, moved / grid.dram_bytes_per_s",
            "grid.frequency_hz, moved / grid.dram_bytes_per_s / 10.0", "graph"),
-    Mutant("stage_weights_halved", "sram/problem.py",
+    Mutant("stage_weights_halved", "sram/question.py",
            '"weights": column("weight_bytes", number),',
            '"weights": 0.5 * column("weight_bytes", number),', "graph"),
 )  # fmt: skip

@@ -38,8 +38,8 @@ from meshwright.sharding.strategy import (
 )
 from meshwright.spec.workload import SoftwareStack
 from meshwright.train.question import make_problem, training
-from meshwright.wafer.placing import fits_devices, place
 from meshwright.wafer.price import physical_network
+from meshwright.wafer.search import fits_devices, place
 from meshwright.wafer.training import GRIDS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

@@ -71,7 +71,7 @@ def simulated_s(name: str, num_bytes: float, group: Group[float], rows: int, col
     network = mesh((rows, columns), link).build()
     sent = collective_algorithms[name].transfers(num_bytes, group)
     graph = collective_tasks(sent, np.arange(rows * columns), network)
-    return simulate_tasks(graph, network, record_links=False).makespan_s
+    return simulate_tasks(graph, network).makespan_s
 
 
 def row(

@@ -306,7 +306,10 @@ def run(mutant: Mutant, tests: list[Path], bound_s: int, log: Path) -> int:
     SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
     import pytest
 
-    os.environ["NUMBA_CACHE_DIR"] = str(log.parent / "numba")  # it knows sources by their file
+    # numba knows a source by its file: what it compiles of a mutant serves this mutant alone
+    is_compiled = "base.compiled" in mutant.path.read_text(encoding="utf-8")
+    kept = tempfile.mkdtemp(dir=log.parent) if is_compiled else log.parent / "numba"
+    os.environ["NUMBA_CACHE_DIR"] = str(kept)
     words = ["-x", "-q", "--no-header", "-p", "no:cacheprovider"]
     return int(pytest.main([*words, *map(str, tests)], plugins=[Forgetful()]))
 
@@ -340,7 +343,9 @@ def outcome(mutant: Mutant, bound_s: int, folder: Path) -> tuple[str, float, str
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     lines = [line for line in text.splitlines() if line.startswith(("FAILED", "ERROR"))]
     found = "survived"
-    if os.WIFSIGNALED(status):
+    if lines:
+        found = "caught"
+    elif os.WIFSIGNALED(status):
         found = "out of time"
     elif os.WEXITSTATUS(status) in (1, 2, 4):
         found = "caught"

@@ -50,6 +50,7 @@ def asked(row: Row) -> rows.Row:
     conditions = {
         "packed_sequences": row.software.packed_sequences,
         "scaling": row.precision and row.precision.scaling,
+        "unused_network_gbit": unused_rate_of(row.hardware),
     }
     about: dict[str, Any] = {
         "id": row.id, "group": row.group, "task": row.task,
@@ -308,6 +309,17 @@ def on_and_system(hardware: HardwareFields) -> tuple[dict[str, Any], SystemSpec]
     if system.levels != load_system(found["like"]).levels:
         found["levels"] = [level.model_dump(exclude_defaults=True) for level in system.levels]
     return found, system
+
+
+def unused_rate_of(hardware: HardwareFields) -> float | None:
+    """Return the stated rate between nodes of a chip in a job that has one node [Gb/s]."""
+    rates = ("inter_node_gbit_per_chip", "inter_node_gbit_per_node")
+    without = hardware.model_copy(update=dict.fromkeys(rates))
+    try:
+        has_effect = system_of(hardware).levels != system_of(without).levels
+    except RefusedError:
+        return None
+    return None if has_effect else hardware.inter_node_gbit_per_chip
 
 
 _ON: dict[HardwareFields, dict[str, Any]] = {}

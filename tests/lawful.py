@@ -2,7 +2,7 @@
 
 from meshwright.audit.laws import violations
 from meshwright.train.audited import candidate_facts
-from meshwright.train.estimate import candidate
+from meshwright.train.price import candidate
 
 
 def assert_lawful(problem, found):

@@ -34,8 +34,8 @@ from meshwright.sharding.strategy import (
 )
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import SoftwareStack
-from meshwright.wafer.placing import place
 from meshwright.wafer.price import PlacedPrice, choice_network, physical_network, price_placed
+from meshwright.wafer.search import place
 from meshwright.wafer.simulation import SimulatedStep, simulate_step
 
 ROOM = 1e9

@@ -20,8 +20,8 @@ from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import plan_string
 from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
-from meshwright.wafer.placing import place
 from meshwright.wafer.price import physical_network
+from meshwright.wafer.search import place
 from meshwright.wafer.simulation import simulate_step
 from meshwright_papers.surrogate.estimator import shipped
 from meshwright_papers.surrogate.sampling import draw_problem

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from meshwright.ask import questions as ask
 from meshwright.ask.reading import Reading
@@ -56,9 +56,9 @@ if TYPE_CHECKING:
     from meshwright.sweep.answer import SweepAnswer
     from meshwright.train.answer import Candidate, Deadline, Front, Plan, Replan
     from meshwright.train.compare import Comparison
-    from meshwright.train.estimate import Placer
     from meshwright.train.explain import Explanation
     from meshwright.train.measured.diagnose import Diagnosis
+    from meshwright.train.placer import Placer
     from meshwright.train.timeline import StepTimeline
     from meshwright.wafer.answer import PlacedPlan, Placements, SimulatedPlan
 
@@ -135,12 +135,12 @@ def reported(answer: Callable[[Q, Call], T]) -> Callable[[Q, Call], T]:
 
     @wraps(answer)
     def written(asked: Q, call: Call) -> T:
-        found: Any = answer(asked, call)
-        question: Any = asked
+        found, question = answer(asked, call), cast(Any, asked)
         if question.report is not None:
             from meshwright.view.html import write_page
 
-            write_page(found.page(**_beside(found)), question.report, force=question.force)
+            page = cast(Any, found).page(**_beside(found))
+            write_page(page, question.report, force=question.force)
         return found
 
     return written
@@ -336,7 +336,7 @@ def _placer(system: SystemSpec | None, *, is_needed: bool = False) -> Placer:
         from meshwright.wafer.training import GRIDS
 
         return GRIDS
-    from meshwright.train.estimate import CLOSED_FORM
+    from meshwright.train.placer import CLOSED_FORM
 
     return CLOSED_FORM
 
@@ -381,7 +381,7 @@ def _priced(
 ) -> Plan:
     """Return the strategy that a question states, priced."""
     from meshwright.ask.declared import strategy_of
-    from meshwright.train.estimate import estimate as price
+    from meshwright.train.placer import estimate as price
 
     known, strategy, plan_options = strategy_of(asked, reading=reading)
     return price(
@@ -539,7 +539,7 @@ def serve(asked: ask.Serve, call: Call) -> ServingPlan | DisaggregatedPlan:
 def _serving(reading: Reading, asked: ask.Serve, call: Call) -> ServingPlan | DisaggregatedPlan:
     """Return the best way to serve, written to the file that a question names."""
     from meshwright.ask.declared import allowed_of, model_and_system, serving_workload
-    from meshwright.serve.answer import DISAGGREGATED_FILE, save_serving
+    from meshwright.serve.answer import DISAGGREGATED_FILE, SERVING_FILE
     from meshwright.serve.serve import disaggregate
     from meshwright.serve.serve import serve as best_serving
 
@@ -566,7 +566,7 @@ def _serving(reading: Reading, asked: ask.Serve, call: Call) -> ServingPlan | Di
     objective = "latency" if asked.latency else "throughput"
     found = best_serving(model, system, workload, objective=objective, **shared)
     if asked.out is not None:
-        save_serving(found, asked.out, force=asked.force)
+        SERVING_FILE.save(found, asked.out, force=asked.force)
     return found
 
 

@@ -58,7 +58,7 @@ def test_simulated_as_the_form_says(name, kind, sides, num_bytes):
     group, network = group_on(kind, sides), kind(sides, LINK).build()
     nodes = snake(sides) if algorithm.kind is CollectiveKind.SEND else np.arange(np.prod(sides))
     graph = collective_tasks(algorithm.transfers(num_bytes, group), nodes, network)
-    simulated_s = simulate_tasks(graph, network, record_links=False).makespan_s
+    simulated_s = simulate_tasks(graph, network).makespan_s
     form_s = float(algorithm.time_s(num_bytes, group))
     below = 0.02 if algorithm.replay_slack else 1e-9
     if "pipelined_hierarchical" in name:

@@ -60,12 +60,12 @@ def test_megatron_builds_every_group(make_plan, tmp_path, case):
 @pytest.mark.parametrize(
     ("target", "degrees", "plan_options", "groups"),
     sampled([
-        (
+        pytest.param(
             "accelerate", {"tp": 2, "dp_shard": 2}, {"sequence_parallel": False},
             {"tp": 2, "dp_shard": 2},
         ),
-        ("accelerate", {"cp": 2, "dp_shard": 2}, {}, {"cp": 2, "dp_shard": 2}),
-        (
+        pytest.param("accelerate", {"cp": 2, "dp_shard": 2}, {}, {"cp": 2, "dp_shard": 2}),
+        pytest.param(
             "deepspeed", {"cp": 2, "dp_shard": 2}, {"context_kind": ContextKind.ULYSSES},
             {"cp": 2, "shards": 4},
         ),

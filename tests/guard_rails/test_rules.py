@@ -15,7 +15,7 @@ from meshwright.search.exhaustive import Found
 from meshwright.search.leading import in_order_of_preference
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import PlanOptions, make_strategy
-from meshwright.train.estimate import estimate_of
+from meshwright.train.price import estimate_of
 from meshwright.train.question import check_problem, make_problem, training
 from meshwright.train.robustness import NUM_DRAWS, perturbed, robustness
 from meshwright.train.search import search
@@ -149,10 +149,10 @@ def test_7_a_winner_beyond_the_evidence_is_flagged(monkeypatch):
     fixed = {"pp": [1], "cp": [1], "tp": [1, 2], "recompute": ["selective"]}
     believed = plan("llama3-8b", "8xH100", work, allowed=fixed)
     lower = believed.best.estimate.mfu_full * 0.99
-    monkeypatch.setattr("meshwright.train.estimate.best_measured_mfu", lambda *_: lower)
+    monkeypatch.setattr("meshwright.train.price.best_measured_mfu", lambda *_: lower)
     flagged = plan("llama3-8b", "8xH100", work, allowed=fixed)
     assert any("outside the evidence" in note for note in flagged.warnings)
-    monkeypatch.setattr("meshwright.train.estimate.best_measured_mfu", lambda *_: 1.0)
+    monkeypatch.setattr("meshwright.train.price.best_measured_mfu", lambda *_: 1.0)
     inside = plan("llama3-8b", "8xH100", work, allowed=fixed)
     assert not any("outside the evidence" in note for note in inside.warnings)
 

@@ -11,7 +11,7 @@ from meshwright.serve.serve import serving_candidate
 from meshwright.sharding.strategy import make_strategy, stack
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
 from meshwright.sram.partition import Cut, partition
-from meshwright.sram.problem import PLAN_OPTIONS
+from meshwright.sram.question import PLAN_OPTIONS
 
 RECORDED = SoftwareStack(cuda_graphs=True)
 WORK = {

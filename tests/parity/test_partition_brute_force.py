@@ -13,7 +13,12 @@ from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
 from meshwright.sram.partition import Cut, partition, partition_measured
-from meshwright.sram.problem import PartitionProblem, StageDevices, layers_of_model, measured_layers
+from meshwright.sram.question import (
+    PartitionProblem,
+    StageDevices,
+    layers_of_model,
+    measured_layers,
+)
 from meshwright.sram.search import group_choices
 
 RECORDED = SoftwareStack(cuda_graphs=True)

@@ -106,7 +106,7 @@ CASES = [
 def test_phases_end_as_in_simgrid(case):
     network = mesh((case["rows"], case["columns"]), LINK).build()
     chains = PATTERNS[case["pattern"]](case)
-    timeline = simulate_tasks(phased_tasks(chains, network), network, record_links=False)
+    timeline = simulate_tasks(phased_tasks(chains, network), network)
     ends, first = [], 0
     for chain in chains:
         for phase in chain:

@@ -13,13 +13,13 @@ from meshwright.cost.step import price_one
 from meshwright.network.placement import Nesting
 from meshwright.sharding.strategy import Offload, PlanOptions, StreamForm, make_strategy
 from meshwright.train.question import with_powers
-from meshwright.wafer.placing import place
 from meshwright.wafer.price import (
     physical_network,
     price_placed,
     step_links,
     with_energy,
 )
+from meshwright.wafer.search import place
 
 IDLE_W = 0.5
 LINK_J_PER_BYTE = 2e-9

@@ -10,8 +10,8 @@ from meshwright.base.arrays import number_at
 from meshwright.cost.parts import TimePart
 from meshwright.network.placement import all_choices
 from meshwright.sharding.strategy import PlanOptions, ScheduleKind, make_strategy
-from meshwright.wafer.placing import place, routed
 from meshwright.wafer.price import physical_network, price_placed
+from meshwright.wafer.search import place, routed
 
 
 @pytest.mark.parametrize("models", [MODELS, EXPERT_MODELS], ids=["dense", "experts"])

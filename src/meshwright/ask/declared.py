@@ -58,7 +58,7 @@ def needed(
 
 # ------------------------------------------------------------------------------------- training
 
-OF_WORKLOAD = tuple(name for name, option in Training.options.items() if option.of == "workload")
+OF_WORKLOAD = tuple(name for name, option in Training.options.items() if option.field)
 """Options that a workload file replaces."""
 
 
@@ -199,20 +199,15 @@ def _workload_fields(reading: Reading, asked: Training) -> dict[str, Any]:
     for name in ("seq", "global_batch"):
         if name not in asked.stated:
             reading.fault(asked.flag(name), "is needed", "or a file with --workload")
-    fields = {
-        "sequence_length": asked.seq,
-        "global_batch_size": asked.global_batch,
-        "total_tokens": asked.tokens,
-        "batch_ramp": asked.batch_ramp,
-        "document_length": asked.document_length,
-        "precision": asked.precision,
-        "gradient_dtype": asked.gradient_dtype,
-        "expert_load_imbalance": asked.imbalance,
-        "optimizer": reading.value(optimizer_of, asked.optimizer),
-        "framework": reading.value(_framework, asked.framework),
-    }
-    fields = {name: value for name, value in fields.items() if value is not None}
-    fields["adapters"] = reading.value(_adapters, asked, fields.get("optimizer"))
+    stated: dict[str, dict[str, Any]] = {"": {}, "software": {}, "adapters": {}}
+    for name, option in asked.options.items():
+        if option.field and name in asked.stated:
+            part, _, field = option.field.rpartition(".")
+            stated[part][field] = getattr(asked, name)
+    fields = stated[""]
+    fields["optimizer"] = reading.value(optimizer_of, asked.optimizer)
+    fields["framework"] = reading.value(_framework, asked.framework)
+    fields["adapters"] = reading.value(_adapters, asked, fields["optimizer"])
     ramp, batch = asked.batch_ramp, asked.global_batch
     if ramp is not None and batch is not None and (why := ramp.misses(batch)):
         reading.fault(asked.flag("batch_ramp"), why)
@@ -220,10 +215,9 @@ def _workload_fields(reading: Reading, asked: Training) -> dict[str, Any]:
     if document is not None and sequence is not None and document > sequence:
         reading.fault(asked.flag("document_length"), f"{document} is longer than a sequence",
                       f"{sequence}")  # fmt: skip
-    named = {"cuda_graphs": asked.cuda_graphs, "async_tensor_parallel": asked.async_tp,
-             "dropout": asked.dropout}  # fmt: skip
-    stated = {name: value for name, value in named.items() if value} | (asked.software or {})
-    fields["software"] = SoftwareStack.model_validate((asked.switches or {}) | stated)
+    software = fields.pop("switches", None) or {}
+    software = software | stated["software"] | (asked.software or {})
+    fields["software"] = SoftwareStack.model_validate(software)
     return fields
 
 

@@ -172,8 +172,8 @@ def _place(index: int, path: str) -> str:
 
 def _job(name: str, entry: Any, calibration: str) -> Measurement:
     """Return one job: options of ``explain`` without their dashes."""
-    from meshwright.train.estimate import estimate
     from meshwright.train.measured.factors import Measurement
+    from meshwright.train.placer import estimate
     from meshwright.train.question import problem_of
 
     if not isinstance(entry, Mapping):

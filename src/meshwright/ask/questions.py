@@ -68,7 +68,6 @@ FORCE_HELP = "replace files that are there, write through symbolic links"
 REPORT_HELP = "write a report to look at and to pass on: one HTML file"
 degree = partial(option, group="fix a degree or a choice")
 choice = partial(option, group="fix a degree or a choice")
-of_workload = partial(option, of="workload")
 in_job = partial(option, group="a job that you run")
 in_graph = partial(option, group="the program")
 
@@ -193,54 +192,70 @@ class Training(Question):
 
     model: Name | None = argument(MODEL_HELP)
     on: Name | None = like(Machine, "on")
-    seq: Tokens | None = of_workload(f"tokens of a sequence; {BINARY}", "TOKENS")
-    global_batch: Count | None = of_workload("sequences in a step", "N")
+    seq: Tokens | None = option(
+        f"tokens of a sequence; {BINARY}", "TOKENS", field="sequence_length"
+    )
+    global_batch: Count | None = option("sequences in a step", "N", field="global_batch_size")
     network: Name | None = like(Machine, "network")
-    framework: Name | None = of_workload(
-        "what runs it, such as megatron, torchtitan==0.3.0; see show framework", "NAME"
+    framework: Name | None = option(
+        "what runs it, such as megatron, torchtitan==0.3.0; see show framework",
+        "NAME",
+        field="framework",
     )
-    precision: DTypeName | None = of_workload(
-        "data type of the linear layers (bf16; fp16 where the chip has no bf16)", "TYPE"
+    precision: DTypeName | None = option(
+        "data type of the linear layers (bf16; fp16 where the chip has no bf16)",
+        "TYPE",
+        field="precision",
     )
-    optimizer: Name | None = of_workload(OPTIMIZER_HELP, "NAME")
-    gradient_dtype: Literal["fp32", "bf16"] | None = of_workload(
-        "type in which gradients are accumulated and reduced (that of the optimizer)"
+    optimizer: Name | None = option(OPTIMIZER_HELP, "NAME", field="optimizer")
+    gradient_dtype: Literal["fp32", "bf16"] | None = option(
+        "type in which gradients are accumulated and reduced (that of the optimizer)",
+        field="gradient_dtype",
     )
-    tokens: TokensOfRun | None = of_workload(
-        "tokens of the whole run, such as 15T; decimal, B is 1e9", "N"
+    tokens: TokensOfRun | None = option(
+        "tokens of the whole run, such as 15T; decimal, B is 1e9", "N", field="total_tokens"
     )
     workload: Name | None = option("a YAML file instead of the options", "FILE")
-    lora_rank: Rank | None = of_workload(
-        "with --optimizer adapters: rank of each adapter, which is priced then", "N", is_rare=True
+    lora_rank: Rank | None = option(
+        "with --optimizer adapters: rank of each adapter, which is priced then",
+        "N",
+        is_rare=True,
+        field="adapters.rank",
     )
-    lora_targets: Targets | None = of_workload(
+    lora_targets: Targets | None = option(
         "products with adapters: all (usual), attention, mlp, or some of q+k+v+o+gate+up+down",
-        "NAME+NAME", is_rare=True,
-    )  # fmt: skip
+        "NAME+NAME", is_rare=True, field="adapters.targets")  # fmt: skip
     weights: Weights | None = option(
         "int4, awq, gptq, nf4, nf4-double, bnb-int8, with --optimizer adapters: as frozen weights "
         "rest", "TYPE", is_rare=True,
     )  # fmt: skip
-    document_length: Tokens | None = of_workload(
+    document_length: Tokens | None = option(
         "tokens of the documents that are packed into a sequence, where each attends to itself "
-        "alone", "TOKENS", is_rare=True,
-    )  # fmt: skip
-    batch_ramp: Ramp | None = of_workload(
+        "alone", "TOKENS", is_rare=True, field="document_length")  # fmt: skip
+    batch_ramp: Ramp | None = option(
         "growth of the batch of a run: first size, increment, and sequences until the whole batch",
-        "N,N,N", is_rare=True,
-    )  # fmt: skip
-    imbalance: Imbalance | None = of_workload(
-        "load of the busiest expert rank over the mean (1)", "X", is_rare=True
+        "N,N,N", is_rare=True, field="batch_ramp")  # fmt: skip
+    imbalance: Imbalance | None = option(
+        "load of the busiest expert rank over the mean (1)",
+        "X",
+        is_rare=True,
+        field="expert_load_imbalance",
     )
-    cuda_graphs: bool = of_workload("kernels launched as CUDA graphs", is_rare=True)
-    async_tp: bool = of_workload(
-        "async TP: communication overlaps with matrix products", is_rare=True
+    cuda_graphs: bool = option(
+        "kernels launched as CUDA graphs", is_rare=True, field="software.cuda_graphs"
     )
-    switches: Switches | None = of_workload(
+    async_tp: bool = option(
+        "async TP: communication overlaps with matrix products",
+        is_rare=True,
+        field="software.async_tensor_parallel",
+    )
+    switches: Switches | None = option(
         "what of the framework is on, all else of it off: none, or some of compile+loss+async_tp+"
-        "cuda_graphs (plan: all that never cost)", "NAME+NAME", is_rare=True,
+        "cuda_graphs (plan: all that never cost)", "NAME+NAME", is_rare=True, field="switches",
     )  # fmt: skip
-    dropout: bool = of_workload("dropout, whose masks are stored", is_rare=True)
+    dropout: bool = option(
+        "dropout, whose masks are stored", is_rare=True, field="software.dropout"
+    )
     software: Any = option("software that files state", is_rare=True, is_hidden=True)
     rent: Rent | None = like(Machine, "rent")
     max_power: Watts | None = like(Machine, "max_power")

@@ -45,8 +45,8 @@ class Option:
         """Group of options that exclude each other."""
         self.target: str = more.pop("target", "")
         """Name in the search, where that differs."""
-        self.of: str = more.pop("of", "")
-        """``workload``: a workload file states it too."""
+        self.field: str | None = more.pop("field", None)
+        """Field of a workload that it states, such as ``software.dropout``; None: of none."""
         self.takes: str = more.pop("takes", "")
         """``words`` (one or more), ``again`` (may be given again and again); else one value."""
         self.writes: tuple[str, ...] | None = more.pop("writes", None)
@@ -186,9 +186,10 @@ class Question:
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
         found: dict[str, Option] = {}
-        first = [base for base in cls.__bases__ if "comes_last" not in vars(base)]
+        bases = [base for base in cls.__bases__ if issubclass(base, Question)]
+        first = [base for base in bases if "comes_last" not in vars(base)]
         for base in first:
-            found |= getattr(base, "options", {})
+            found |= base.options
         annotations = cls.__annotations__
         for name, entry in list(vars(cls).items()):
             if isinstance(entry, Option):
@@ -198,9 +199,8 @@ class Question:
                     entry.default = False
                 found[name] = entry
                 setattr(cls, name, entry.default)
-        for base in cls.__bases__:
-            if base not in first:
-                found = {**found, **{k: v for k, v in base.options.items() if k not in found}}
+        for base in bases:
+            found |= {k: v for k, v in base.options.items() if k not in found}
         for name in cls.rarely:
             found[name] = found[name].but(is_rare=True)
         cls.options = {name: found[name] for name in (*cls.leads, *found) if name in found}
@@ -374,8 +374,7 @@ class Question:
             entry = rare.get(name.replace("-", "_"))
             if entry is None:
                 others = [one for one, question in beside.items() if name in question.rare()]
-                known = f"it applies to {', '.join(others[:3])}" if others else ""
-                fix = known or nearest(name, rare)
+                fix = f"it applies to {', '.join(others[:3])}" if others else nearest(name, rare)
                 faults.append(Fault(f"--{WITH}", f"{name!r} is no option", fix))
             elif not equals and not entry.is_flag:
                 faults.append(Fault(entry.flag, "needs a value", f"{name}={entry.shown_value}"))

@@ -28,8 +28,8 @@ from meshwright.cost.parts import MemoryPart, MemoryUse
 from meshwright.cost.pipeline import num_communicators
 from meshwright.cost.step import Priced, price_one
 from meshwright.sharding.strategy import Recompute
-from meshwright.train.estimate import estimate_of
 from meshwright.train.measured.factors import Measurement
+from meshwright.train.price import estimate_of
 from meshwright.wafer.training import GRIDS
 
 Made = TypeVar("Made")

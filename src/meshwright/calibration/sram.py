@@ -20,7 +20,7 @@ from meshwright.catalog.systems import load_system
 from meshwright.spec.calibration import SramConstants
 from meshwright.spec.workload import Decode, SoftwareStack
 from meshwright.sram.partition import check_degrees
-from meshwright.sram.problem import PartitionProblem
+from meshwright.sram.question import PartitionProblem
 from meshwright.sram.search import CutObjective, solve
 
 CONTEXT = 2048

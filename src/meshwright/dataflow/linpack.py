@@ -113,11 +113,6 @@ class Panels:
         return whole if self.grid.rows == 1 else np.maximum(whole, self.rows * self.width**2)
 
     @property
-    def solved_flops(self) -> FloatArray:
-        """Work on the rows of U: a triangle of L against the columns of a device [FLOP]."""
-        return self.width * (self.width - 1) * self.columns
-
-    @property
     def factor_words(self) -> FloatArray:
         """Words broadcast along a grid row: the triangle, and the rows below it on a device [1]."""
         return (self.rows + self.width) * self.width

@@ -18,7 +18,7 @@ from meshwright.catalog.graphs.files import (
 from meshwright.catalog.graphs.programs import is_program, read_program
 from meshwright.catalog.models import load_model, model_names
 from meshwright.graph.kernels.backward import with_backward
-from meshwright.graph.kernels.declared import to_graph, to_spec
+from meshwright.graph.kernels.declared import to_graph
 from meshwright.graph.kernels.graph import DataflowGraph, chained
 from meshwright.graph.kernels.models import model_graphs
 from meshwright.graph.kernels.workloads import fft, hpl
@@ -111,18 +111,6 @@ def linpack_sizes(name: str) -> tuple[int, int]:
         message = f"{name!r} is not dealt out over a grid of devices"
         raise SpecError(Fault("--process-grid", message, "only Linpack is: hpl-131072x1024"))
     return int(member["first"]), int(member["second"])
-
-
-def check_graph(graph: DataflowGraph) -> DataflowGraph:
-    """Return a graph that was built in Python, once it is found right.
-
-    Raises
-    ------
-    SpecError
-        With all faults, each with its place.
-    """
-    checked(to_spec(graph))
-    return graph
 
 
 def _stated(text: str, sizes: Mapping[str, int]) -> DataflowGraph | None:

@@ -21,7 +21,6 @@ from meshwright.spec.calibration import constants_of
 from meshwright.view.drawn import largest
 from meshwright.view.parts import (
     Cell,
-    Code,
     Page,
     Part,
     Plot,
@@ -55,12 +54,10 @@ def graph_page(found: GraphAnswer) -> Page:
     """Return the page of the plans of a computation."""
     often = f" x {found.repeats}" if found.repeats > 1 else ""
     sections = (
-        Section("plan", "The plan", list(_plan(found.best))),
-        Section("memory", "Does it fit?", [_memory(found.machine, found.best.held_bytes)]),
+        Section("memory", "Does it fit?", [_memory(found.machine, TENSORS, found.best.held_bytes)]),
         Section("time", "How fast, and what limits it?", list(_time(found))),
         Section("kernels", "What does each kernel do?", list(_kernels(found.best))),
         Section("others", "Why not another plan?", list(_others(found))),
-        Section("space", "What was searched?", list(_space(found))),
         Section("sure", "How sure is it?", _sure(found.machine)),
         Section("power", "What power does it draw?", list(_power(found))),
     )
@@ -79,16 +76,13 @@ def _tiles(found: GraphAnswer) -> Iterator[Tile]:
     best, machine = found.best, found.machine
     yield Tile(
         "Which plan is the fastest?", f"{best.text}: {format_seconds(best.step_s)} a step, "
-        f"{best.passes_per_s:.4g} passes/s", _plan_text(best), "plan", label="plan",
+        f"{best.passes_per_s:.4g} passes/s", _plan_text(best), label="plan",
     )  # fmt: skip
     gap = f"at most {found.gap:.1%} from the best" if found.gap >= SHOWN_GAP else \
         f"proven: gap {found.gap:.1%}"  # fmt: skip
-    searched = f"{found.num_priced} of {_num_degrees(found)} degrees priced"
-    refused = ", ".join(f"{reason} {count}" for reason, count in found.refused.items())
-    yield Tile("Why not another plan?", f"{gap} {_model(machine)}",
-               f"{searched}; refused: {refused}" if refused else searched, "space",
+    yield Tile("Why not another plan?", f"{gap} {_model(machine)}", _searched(found), "others",
                label="proof")  # fmt: skip
-    yield _fit_tile(machine, best.held_bytes)
+    yield _fit_tile(machine, TENSORS, best.held_bytes)
     drawn = total_w(best.power_w)
     if drawn is not None:
         yield Tile("What power does it draw?", f"{format_si(drawn, 'W')}: {_power_text(best)}",
@@ -116,8 +110,11 @@ def _tiles(found: GraphAnswer) -> Iterator[Tile]:
         )  # fmt: skip
 
 
-def _num_degrees(found: GraphAnswer) -> int:
-    return found.num_priced + sum(found.refused.values())
+def _searched(found: GraphAnswer) -> str:
+    """Return the degrees that were priced, and the reasons against the others."""
+    every = found.num_priced + sum(found.refused.values())
+    refused = ", ".join(f"{reason} {count}" for reason, count in found.refused.items())
+    return f"{found.num_priced} of {every} degrees priced" + (refused and f"; refused: {refused}")
 
 
 def _plan_text(best: BestGraphPlan) -> str:
@@ -137,12 +134,6 @@ def _plan_text(best: BestGraphPlan) -> str:
     if best.num_passes > 1:
         parts.append(f"{best.num_passes:,} passes of each replica in a step")
     return "; ".join(parts) or "one device does all the work"
-
-
-def _plan(best: BestGraphPlan) -> Iterator[Part]:
-    text = _plan_text(best)
-    yield Code(best.text, "degrees")
-    yield Text(f"{text[:1].upper()}{text[1:]}.")
 
 
 def _step(best: BestGraphPlan) -> Whole:
@@ -218,6 +209,8 @@ def _stage_table(best: BestGraphPlan, most: int) -> Table:
 
 
 def _others(found: GraphAnswer) -> Iterator[Part]:
+    yield Text(f"{_searched(found)}. No plan takes less than {format_seconds(found.lower_bound_s)} "
+               f"by the model of cost (gap {found.gap:.1%}).")  # fmt: skip
     plans = (found.best, *found.others)[:MOST_PLANS]
     if len(plans) == 1:
         return
@@ -236,18 +229,6 @@ def _others(found: GraphAnswer) -> Iterator[Part]:
         [(plan.text, plan.step_s, f"{plan.passes_per_s:.4g}", plan.held_bytes, plan.lower_bound_s)
          for plan in plans],
     )  # fmt: skip
-
-
-def _space(found: GraphAnswer) -> Iterator[Part]:
-    yield Text(
-        f"{found.num_priced} of {_num_degrees(found)} degrees were priced; no plan takes less than "
-        f"{format_seconds(found.lower_bound_s)} (gap {found.gap:.1%}). The proof is of the model "
-        "of cost."
-    )
-    if found.refused:
-        rows = [("priced", found.num_priced), *found.refused.items()]
-        yield Plot("Outcome of the degrees", "; ".join(f"{name}: {n:,}" for name, n in rows),
-                   "bars", Table(("outcome", "degrees [#]"), rows))  # fmt: skip
 
 
 def _known_w(best: BestGraphPlan) -> dict[str, float]:
@@ -272,19 +253,22 @@ def _power(found: GraphAnswer) -> Iterator[Part]:
 # ------------------------------------------------------------------------ shared by plans and grids
 
 
-def _memory(machine: CalibratedSystem, held_bytes: float) -> Whole:
+TENSORS, MATRIX = "weights and tensors", "matrix and panel"
+"""Contents of the memory of a device."""
+
+
+def _memory(machine: CalibratedSystem, held: str, held_bytes: float) -> Whole:
     memory = machine.spec.chip.main_memory
-    parts = {"weights and tensors": held_bytes,
-             "margin and buffers": memory.capacity_bytes - machine.usable_bytes}  # fmt: skip
+    parts = {held: held_bytes, "margin and buffers": memory.capacity_bytes - machine.usable_bytes}
     return Whole(f"Memory of the fullest device ({memory.name})", parts, "bytes",
                  capacity=memory.capacity_bytes)  # fmt: skip
 
 
-def _fit_tile(machine: CalibratedSystem, held_bytes: float) -> Tile:
+def _fit_tile(machine: CalibratedSystem, held: str, held_bytes: float) -> Tile:
     return Tile(
         "Does the fullest device hold it?",
         f"{format_bytes(held_bytes)} of {format_bytes(machine.usable_bytes)}",
-        section="memory", mood="good", label="memory", part=_memory(machine, held_bytes),
+        section="memory", mood="good", label="memory", part=_memory(machine, held, held_bytes),
     )  # fmt: skip
 
 
@@ -310,8 +294,7 @@ def linpack_page(found: GridRuns) -> Page:
     """Return the page of Linpack on grids of devices."""
     best, machine = found.best, found.machine
     sections = (
-        Section("plan", "The grid", [Code(str(best.grid), "rows x columns of devices")]),
-        Section("memory", "Does it fit?", [_memory(machine, best.held_bytes)]),
+        Section("memory", "Does it fit?", [_memory(machine, MATRIX, best.held_bytes)]),
         Section("time", "How fast, and what limits it?", [_run(best)]),
         Section("others", "Why not another grid?", list(_grids(found))),
         Section("sure", "How sure is it?", _sure(machine)),
@@ -336,13 +319,13 @@ def _grid_tiles(found: GridRuns) -> Iterator[Tile]:
     yield Tile("Which grid is the fastest?", f"grid {best.grid}: {format_seconds(best.run_s)}, "
                f"{format_si(found.flops_per_s, 'FLOP/s')}",
                f"HPL.dat: P {best.rows}, Q {best.columns}, NB {found.block}, PMAP "
-               f"{best.neighbours}", "plan", label="grid")  # fmt: skip
+               f"{best.neighbours}", label="grid")  # fmt: skip
     refused = "".join(f"; {count} refused: {why}" for why, count in found.refused.items())
     yield Tile("Why not another grid?",
                f"proven: all {found.num_priced} grids priced {_model(machine)}{refused}",
                f"work alone takes {format_seconds(found.lower_bound_s)}", "others",
                label="proof")  # fmt: skip
-    yield _fit_tile(machine, best.held_bytes)
+    yield _fit_tile(machine, MATRIX, best.held_bytes)
     yield Tile("What limits it?", largest(best.parts_s, best.run_s), "share of the run", "time",
                label="time", part=_run(best))  # fmt: skip
     if len(found.runs) > 1:

@@ -69,27 +69,14 @@ def start_of_plan(plan: Plan) -> Start:
         declared[option, name] = declaration
         return name
 
-    ramp = work.batch_ramp
-    texts = {
+    texts = {name: _text_in(work, option.field or "") for name, option in OPTIONS.items()} | {
         "model": named("model", plan.model.name, plan.model),
         "on": named("on", plan.system.name, plan.system),
-        "seq": str(work.sequence_length),
-        "global_batch": str(work.global_batch_size),
         "framework": work.software.framework,
         "precision": named("precision", work.precision.matmul, work.precision),
         "optimizer": named("optimizer", work.optimizer.name, work.optimizer),
-        "lora_rank": str(work.adapters.rank) if work.adapters else "",
-        "lora_targets": "+".join(work.adapters.targets) if work.adapters else "",
-        "tokens": "" if work.total_tokens is None else f"{work.total_tokens:.0f}",
-        "document_length": "" if work.document_length is None else str(work.document_length),
-        "batch_ramp": "" if ramp is None else f"{ramp.start},{ramp.increment},{ramp.sequences}",
-        "imbalance": "" if work.expert_load_imbalance == 1 else f"{work.expert_load_imbalance:g}",
-        "cuda_graphs": "on" if work.software.cuda_graphs else "",
-        "async_tp": "on" if work.software.async_tensor_parallel else "",
-        "dropout": "on" if work.software.dropout else "",
-        "calibration": "" if plan.calibration == OPTIONS["calibration"].default
-        else plan.calibration,
-    }  # fmt: skip
+        "calibration": plan.calibration.removeprefix(OPTIONS["calibration"].default),
+    }
     stated = {name: text for name, text in texts.items() if text} | options_of(plan, plan.best)
     start = Start(stated, declared)
     from meshwright.ask.declared import declared as declarations
@@ -98,6 +85,23 @@ def start_of_plan(plan: Plan) -> Start:
         return start
     note = "options cannot say all of the software of this plan file: its habits are priced"
     return Start(stated, declared, (note,))
+
+
+def _text_in(workload: Any, field: str) -> str:
+    """Return the text of a field of a workload; empty where it is as usual."""
+    from meshwright.spec.workload import BatchRamp
+
+    found = workload
+    for name in field.split("."):
+        default = type(found).model_fields[name].default if hasattr(found, name) else None
+        found = getattr(found, name, default)
+        if found is None or found == default:
+            return ""
+    if isinstance(found, tuple):
+        return "+".join(found)
+    if isinstance(found, BatchRamp):
+        return ",".join(str(number) for number in dict(found).values())
+    return "on" if found is True else f"{found:.15g}" if isinstance(found, float) else str(found)
 
 
 def options_of(plan: Plan, entry: Any) -> dict[str, str]:

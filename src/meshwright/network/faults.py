@@ -89,9 +89,7 @@ def connected_parts(network: Network) -> tuple[IntArray, ...]:
     return tuple(sorted(parts, key=lambda part: (-len(part), int(part[0]))))
 
 
-def balanced_rows(
-    num_rows: int, speed_factor: FloatArray, most_rows: IntArray | None = None
-) -> IntArray:
+def balanced_rows(num_rows: int, speed_factor: FloatArray) -> IntArray:
     """Return the rows of each device for which the slowest device is fastest.
 
     A round takes 2 S_i H (F/N) / (g_i P eta) on device i, equal for all when S_i is proportional
@@ -104,39 +102,24 @@ def balanced_rows(
         Rows of the group.
     speed_factor
         Share g_i of the full rate at which each device computes [1].
-    most_rows
-        Rows that fit the memory of each device; any number if not given.
 
     Raises
     ------
     InfeasibleError
-        Where the memory of all devices holds too few rows.
+        Where no device works.
 
     Source: derived; least possible time, proven by trying all splits of small cases.
     """
-    room = np.full(len(speed_factor), num_rows) if most_rows is None else most_rows
-    room = np.where(speed_factor > 0, room, 0)
-    if room.sum() < num_rows:
-        raise InfeasibleError(f"{num_rows} rows do not fit: all devices hold {room.sum()} of them")
-    rows = np.floor(_real_shares(num_rows, speed_factor, room)).astype(np.int64)
+    works = speed_factor > 0
+    if num_rows and not works.any():
+        raise InfeasibleError(f"no device works: {num_rows} rows have no place")
+    rows_by_speed = num_rows / speed_factor[works].sum() if num_rows else 0.0
+    rows = np.floor(speed_factor * rows_by_speed).astype(np.int64)
     for _ in range(num_rows - int(rows.sum())):
-        is_open = rows < room
         finish = np.full(len(rows), np.inf)
-        finish[is_open] = (rows[is_open] + 1) / speed_factor[is_open]
+        finish[works] = (rows[works] + 1) / speed_factor[works]
         rows[np.argmin(finish)] += 1
     return rows
-
-
-def _real_shares(num_rows: int, speed_factor: FloatArray, room: IntArray) -> FloatArray:
-    """Return the rows by speed, as real numbers; rows that do not fit go to the others."""
-    is_full = room <= 0
-    while not is_full.all():
-        rows_by_speed = (num_rows - room[is_full].sum()) / speed_factor[~is_full].sum()
-        too_much = ~is_full & (speed_factor * rows_by_speed > room)
-        if not too_much.any():
-            return np.where(is_full, room, speed_factor * rows_by_speed)
-        is_full |= too_much
-    return room.astype(np.float64)
 
 
 @dataclass(frozen=True)

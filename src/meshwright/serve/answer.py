@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from meshwright.base.records import Brief, Listed, Rows, Scalar, Shown, scalars
+from meshwright.base.records import Brief, Rows, Scalar, Shown, scalars
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.catalog.answer_file import FORMAT, AnswerFile
 from meshwright.catalog.calibration import RowsErrorRecord
@@ -113,7 +113,7 @@ class ServingCandidate(Brief):
 
 
 @dataclass(frozen=True)
-class ServingFront(Listed):
+class ServingFront(Shown):
     """Ways of serving that no other one beats for both the system and one user; equal lengths."""
 
     plans: tuple[str, ...]
@@ -124,14 +124,6 @@ class ServingFront(Listed):
     sequences_in_flight: tuple[float, ...]
     first_token_s: tuple[float, ...] = ()
     """With requests: mean time to the first token [s]; else empty."""
-
-    def brief(self) -> str:
-        """Return the number of plans, and the rates at both ends."""
-        rates, users = self.tokens_per_s_per_device, self.tokens_per_s_per_user
-        return (
-            f"{len(self.plans)} plans: up to {max(rates):,.1f} tokens/s a device, up to "
-            f"{max(users):,.1f} tokens/s for each user"
-        )
 
     def rows(self) -> Rows:
         """Return the plans."""
@@ -310,9 +302,6 @@ class DisaggregatedPlan(Shown):
 
 
 SERVING_FILE = AnswerFile(ServingPlan, with_defaults=True, workloads=("prefill", "decode"))
-serving_to_data, serving_to_json = SERVING_FILE.to_data, SERVING_FILE.to_json
-serving_from_json = SERVING_FILE.from_json
-save_serving = SERVING_FILE.save
 DISAGGREGATED_FILE = AnswerFile(DisaggregatedPlan, with_defaults=True, workloads=("decode",))
 
 

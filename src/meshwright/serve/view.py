@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from meshwright.base.units import format_bytes, format_number, format_seconds
 from meshwright.serve.answer import (
@@ -61,23 +61,25 @@ def serving_page(
     launch_command
         Command that writes them.
     """
-    launches = f"Launches {launches_text(plan)}."
+    price, launches = plan.best.estimate, f"Launches {launches_text(plan)}."
+    stage = f" ({price.fullest_stage} stage)" if plan.best.strategy.pp > 1 else ""
+    memory = _memory(f"Memory of the fullest device{stage}", plan.best)
+    slowest = f"{format_seconds(price.bottleneck_s)} between passes through the slowest stage."
     sections = (
         Section("plan", "The plan", list(_plan_parts(plan))),
-        Section("memory", "Does it fit?", [_memory(plan.best)]),
-        Section("time", "How fast, and what limits it?", list(_time_parts(plan))),
+        Section("memory", "Does it fit?", [memory]),
+        Section("time", "How fast, and what limits it?", [_time(plan), Text(slowest)]),
         Section("others", "Why not another plan?", list(_other_parts(plan))),
         Section("change", "What if the system were better?", list(_change_parts(plan))),
         Section("space", "What was searched?", list(_space_parts(plan))),
         Section("sure", "How sure is it?", list(_sure_parts(plan))),
-        Section("cost", "What does it cost?", list(_cost_parts(plan))),
         Section("launch", "What to launch",
                 list(launch_parts(launches, launch_files, launch_command))),
     )  # fmt: skip
     return Page(
         title=f"{plan.model.name} served on {plan.system.name}",
         subtitle=question_line(plan),
-        tiles=list(_tiles(plan, launch_command)),
+        tiles=list(_tiles(plan, memory, launch_command)),
         sections=[section for section in sections if section.parts],
         warnings=plan.warnings,
         command=plan.command,
@@ -93,7 +95,7 @@ def _latency(plan: ServingPlan) -> str:
     return "TPOT" if plan.is_decode else "TTFT"
 
 
-def _tiles(plan: ServingPlan, launch_command: str) -> Iterator[Tile]:
+def _tiles(plan: ServingPlan, memory: Whole, launch_command: str) -> Iterator[Tile]:
     price, latency = plan.best.estimate, _latency(plan)
     times = [(latency, price.latency_s, price.latency_interval_s)]
     if price.first_token_s is not None:
@@ -108,7 +110,8 @@ def _tiles(plan: ServingPlan, launch_command: str) -> Iterator[Tile]:
         "time", "good" if price.fits else "bad", "FITS" if price.fits else "NO FIT",
     )  # fmt: skip
     rent = rent_rate(plan.system.chip, price.num_devices_used)
-    yield Tile("What does it cost?", _cost(plan), rent, "cost", label="cost")
+    cost = per_million_tokens(price.cost_usd_per_million_tokens, price.energy_j_per_million_tokens)
+    yield Tile("What does it cost?", cost, rent, label="cost")
     yield Tile(
         "Which plan is it?", plan.best.text,
         f"KV cache of a replica: {price.cache_tokens:,} tokens\n"
@@ -122,10 +125,11 @@ def _tiles(plan: ServingPlan, launch_command: str) -> Iterator[Tile]:
     held, room = format_bytes(price.memory_bytes), format_bytes(price.memory_capacity_bytes)
     stage = f", {price.fullest_stage} stage" if plan.best.strategy.pp > 1 else ""
     yield Tile("Does it fit?", f"{held} of {room}{stage}", "", "memory",
-               "good" if price.fits else "bad", "memory", _memory(plan.best))  # fmt: skip
+               "good" if price.fits else "bad", "memory", memory)  # fmt: skip
     yield Tile("What limits it?", largest(price.time_parts_s, price.latency_s),
                f"share of {latency}", "time", label=latency, part=_time(plan))  # fmt: skip
-    yield Tile("What would help?", _remedy(price.time_parts_s, price.latency_s), "", "time",
+    part, seconds = max(price.time_parts_s.items(), key=lambda item: item[1])
+    yield Tile("What would help?", f"{seconds / price.latency_s:.0%} {REMEDIES[part]}", "", "time",
                label="limit", spare=2)  # fmt: skip
     if plan.doubled_latency_s:
         yield network_tile(plan.system, gains_of(plan.doubled_latency_s, price.latency_s))
@@ -169,12 +173,6 @@ def _drafts(plan: ServingPlan) -> str:
         f"{counted(drafts.drafted_tokens, 'token')} a step by {name}, {drafts.acceptance:.0%} "
         f"accepted as stated: {yielded:.2f} tokens a step"
     )
-
-
-def _remedy(parts_s: Mapping[str, float], latency_s: float) -> str:
-    """Return the largest part of a time with its share, and the changes that shorten it."""
-    name, seconds = max(parts_s.items(), key=lambda item: item[1])
-    return f"{seconds / latency_s:.0%} {REMEDIES[name]}"
 
 
 def _alternatives(plan: ServingPlan) -> Iterator[tuple[str, str, str]]:
@@ -224,11 +222,6 @@ def _sureness(plan: ServingPlan) -> tuple[str, str]:
     return f"Median error {percent(known.median)}", "of sources left out of the fit"
 
 
-def _cost(plan: ServingPlan) -> str:
-    price = plan.best.estimate
-    return per_million_tokens(price.cost_usd_per_million_tokens, price.energy_j_per_million_tokens)
-
-
 # ------------------------------------------------------------------------------------ the sections
 
 
@@ -243,12 +236,9 @@ def _plan_parts(plan: ServingPlan) -> Iterator[Part]:
     )
 
 
-def _memory(found: ServingCandidate) -> Whole:
-    """Return the memory of the fullest device."""
+def _memory(title: str, found: ServingCandidate) -> Whole:
     price = found.estimate
-    stage = f" ({price.fullest_stage} stage)" if found.strategy.pp > 1 else ""
-    return Whole(f"Memory of the fullest device{stage}", price.memory_parts_bytes, "bytes",
-                 capacity=price.memory_capacity_bytes)  # fmt: skip
+    return Whole(title, price.memory_parts_bytes, "bytes", capacity=price.memory_capacity_bytes)
 
 
 def _time(plan: ServingPlan) -> Whole:
@@ -256,24 +246,6 @@ def _time(plan: ServingPlan) -> Whole:
     price = plan.best.estimate
     what = "Time per output token" if plan.is_decode else "Time to the first token"
     return Whole(what, price.time_parts_s, "s", price.latency_s)
-
-
-def _time_parts(plan: ServingPlan) -> Iterator[Part]:
-    price, time = plan.best.estimate, _time(plan)
-    yield time
-    yield Text(f"The largest part is {_remedy(price.time_parts_s, price.latency_s)}.")
-    rows = [
-        (time.title, format_seconds(price.latency_s)),
-        ("tokens/s", f"{price.tokens_per_s:,.0f}"),
-        ("tokens/s a device, idle ones counted", f"{price.tokens_per_s_per_device:,.1f}"),
-        ("tokens/s a user", f"{price.tokens_per_s_per_user:,.1f}"),
-        ("time between two passes through the slowest stage", format_seconds(price.bottleneck_s)),
-    ]
-    if price.first_token_s is not None:
-        rows.insert(0, ("Time to the first token", format_seconds(price.first_token_s)))
-    if plan.requests_per_s is not None:
-        rows.append(("requests/s", format_number(plan.requests_per_s)))
-    yield Table(("measure", "value>"), rows, "Speed")
 
 
 def _other_parts(plan: ServingPlan) -> Iterator[Part]:
@@ -295,15 +267,17 @@ def _other_parts(plan: ServingPlan) -> Iterator[Part]:
         limit_s = work.max_time_per_output_token_s
     else:
         limit_s = work.max_time_to_first_token_s
-    yield _front(plan, front, "latency", latency, front.latency_s, price.latency_s, limit_s)
+    ours = plan.best.text, "this plan", price.latency_s, price.tokens_per_s_per_device
+    yield _front(front, "latency", latency, front.latency_s, limit_s, [ours])
     if front.first_token_s and price.first_token_s is not None and isinstance(work, Decode):
-        yield _front(plan, front, "the time to the first token", "TTFT", front.first_token_s,
-                     price.first_token_s, work.max_time_to_first_token_s)  # fmt: skip
+        ours = plan.best.text, "this plan", price.first_token_s, price.tokens_per_s_per_device
+        yield _front(front, "the time to the first token", "TTFT", front.first_token_s,
+                     work.max_time_to_first_token_s, [ours])  # fmt: skip
 
 
 def _front(
-    plan: ServingPlan, front: ServingFront, against: str, name: str, times_s: tuple[float, ...],
-    ours_s: float, limit_s: float | None,
+    front: ServingFront, against: str, name: str, times_s: tuple[float, ...],
+    limit_s: float | None = None, ours: Sequence[tuple[str, str, float, float]] = (),
 ) -> Plot:  # fmt: skip
     """Return throughput against a time, of every plan that no other beats in both."""
     rows = [
@@ -311,15 +285,14 @@ def _front(
         for text, time_s, rate in zip(
             front.plans, times_s, front.tokens_per_s_per_device, strict=True
         )
-        if text != plan.best.text
+        if all(text != own for own, *_ in ours)
     ]
-    ours = plan.best.text, "this plan", ours_s, plan.best.estimate.tokens_per_s_per_device
     within = "" if limit_s is None else f"; the line is the limit, {format_seconds(limit_s)}"
     return Plot(
         f"Throughput against {against}",
         f"{len(front.plans)} plans of which none is beaten both for the system and for one user"
         f"{within}",
-        "points", Table(("plan", "", f"{name} [s]", "tokens/s a device>"), [ours, *rows]),
+        "points", Table(("plan", "", f"{name} [s]", "tokens/s a device>"), [*ours, *rows]),
         limit_s, f"limit of {name}",
     )  # fmt: skip
 
@@ -364,10 +337,27 @@ def _sure_parts(plan: ServingPlan) -> Iterator[Part]:
         yield constants(plan.constants, plan.calibration)
 
 
-def _cost_parts(plan: ServingPlan) -> Iterator[Part]:
-    yield Text(f"{_cost(plan)}.")
-    if rate := rent_rate(plan.system.chip, plan.best.estimate.num_devices_used):
-        yield Text(f"Rent: {rate}.")
+@view(ServingFront)
+def front_page(front: ServingFront) -> Page:
+    """Return the page of the plans that no other beats for both the system and one user."""
+    fastest = front.tokens_per_s_per_device.index(max(front.tokens_per_s_per_device))
+    quickest = front.latency_s.index(min(front.latency_s))
+    plots = [_front(front, "latency", "latency", front.latency_s)]
+    if front.first_token_s:
+        plots.append(_front(front, "the time to the first token", "TTFT", front.first_token_s))
+    return Page(
+        title="Throughput of the system against the time of one user",
+        subtitle=f"{counted(len(front.plans), 'plan')} that none beats in both",
+        tiles=[
+            Tile("Which is the fastest for the system?",
+                 f"{front.tokens_per_s_per_device[fastest]:,.1f} tokens/s a device",
+                 front.plans[fastest], "front", label="system"),
+            Tile("Which is the fastest for a user?",
+                 f"{front.tokens_per_s_per_user[quickest]:,.1f} tokens/s a user",
+                 front.plans[quickest], "front", label="user"),
+        ],
+        sections=[Section("front", "Which plans are they?", plots)],
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------- prefill and decode on own workers
@@ -391,10 +381,10 @@ def disaggregated_page(
     workers = f"Workers of both kinds: {best.text}."
     sections = (
         Section("plan", "The workers", [_workers(best), Code(best.text, "plan string")]),
-        Section("memory", "Does it fit?",
-                [_memory_of_worker(name, pool) for name, pool in _pools(best)]),
+        Section("memory", "Does it fit?", [
+            _memory(f"Memory of a device of {name}", pool.worker) for name, pool in _pools(best)]),
         Section("time", "How fast, and what limits it?",
-                [_first_token(best), _token(best), Text(_growing(plan))]),
+                [_first_token(best), _token(best), Text(f"{_growing(plan)}.")]),
         Section("others", "Why not another plan?", list(_other_deployments(plan))),
         Section("space", "What was searched?", list(_spaces(plan))),
         Section("sure", "How sure is it?",
@@ -496,12 +486,6 @@ def _workers(best: Deployment) -> Table:
         for name, pool in _pools(best)
     ]  # fmt: skip
     return Table(("kind", "workers [#]", "devices of each [#]", "split of each", "busy>"), rows)
-
-
-def _memory_of_worker(name: str, pool: WorkerPool) -> Whole:
-    price = pool.worker.estimate
-    return Whole(f"Memory of a device of {name}", price.memory_parts_bytes, "bytes",
-                 capacity=price.memory_capacity_bytes)  # fmt: skip
 
 
 def _first_token(best: Deployment) -> Whole:

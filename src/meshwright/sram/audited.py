@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from meshwright.audit.graphs import PartitionFacts, StageFacts
 from meshwright.audit.laws import gathered
 from meshwright.sram.answer import PartitionPlan
-from meshwright.sram.problem import PartitionProblem
+from meshwright.sram.question import PartitionProblem
 
 NO_RATES = SimpleNamespace(latency_s=None, time_parts_s={}, tokens_per_s=None)
 """Rates of layers that do not fit, or whose times were not asked for."""

@@ -29,7 +29,14 @@ from meshwright.sram.answer import (
 )
 from meshwright.sram.audited import facts_of
 from meshwright.sram.contiguous import StageCapacities, too_large
-from meshwright.sram.problem import (
+from meshwright.sram.proposals import (
+    Progress,
+    batch_options,
+    level_options,
+    measured_proposals,
+    proposals,
+)
+from meshwright.sram.question import (
     CACHE_FRACTION,
     CACHES,
     PLAN_OPTIONS,
@@ -38,13 +45,6 @@ from meshwright.sram.problem import (
     level_of,
     measured_layers,
     room_bytes,
-)
-from meshwright.sram.proposals import (
-    Progress,
-    batch_options,
-    level_options,
-    measured_proposals,
-    proposals,
 )
 from meshwright.sram.rates import batch_of
 from meshwright.sram.search import (

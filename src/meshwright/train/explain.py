@@ -17,9 +17,10 @@ from meshwright.train.answer import (
     Plan,
     WhyNot,
 )
-from meshwright.train.estimate import CLOSED_FORM, Leaders, Placer, candidates, compared
 from meshwright.train.families import AllFamilies
 from meshwright.train.leading import lead
+from meshwright.train.placer import CLOSED_FORM, Leaders, Placer
+from meshwright.train.price import candidates, compared
 from meshwright.train.question import check_problem, problem_of
 from meshwright.train.robustness import Change, changes
 from meshwright.train.search import priced_families

@@ -13,9 +13,10 @@ from meshwright.search.exhaustive import Found, Progress
 from meshwright.search.leading import complexity, in_order_of_preference
 from meshwright.sharding.strategy import stack
 from meshwright.train.answer import Candidate
-from meshwright.train.estimate import Leaders, Placed, Placer, candidate
 from meshwright.train.families import AllFamilies
 from meshwright.train.measured.factors import PLAN_ERROR
+from meshwright.train.placer import Leaders, Placed, Placer
+from meshwright.train.price import candidate
 from meshwright.train.question import launched_by, launches_with, starts
 from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
@@ -43,7 +44,7 @@ def lead(
     Parameters
     ----------
     top, num_simulated, progress, among
-        As for :meth:`~meshwright.train.estimate.Placer.best`.
+        As for :meth:`~meshwright.train.price.Placer.best`.
     simplest
         Whether simplicity and headroom count; else the fastest plan that starts leads.
     """

@@ -17,8 +17,8 @@ from meshwright.topology.network import Network
 from meshwright.train.answer import Plan
 from meshwright.train.question import problem_of
 from meshwright.view.screen import WIDTH
-from meshwright.wafer.placing import price_as_placed
 from meshwright.wafer.price import physical_network, step_links
+from meshwright.wafer.search import price_as_placed
 
 LINK = 4
 """Columns of text between two devices."""

@@ -56,8 +56,8 @@ from meshwright.wafer.messages import (
     data_messages,
     piece_passes,
 )
-from meshwright.wafer.placing import price_as_placed
 from meshwright.wafer.price import PlacedPrice, choice_network, params_of, physical_network
+from meshwright.wafer.search import price_as_placed
 
 MOST_TASKS = 150_000
 """Most tasks of a simulated step, about; layers are merged and micro-batches left out beyond it."""

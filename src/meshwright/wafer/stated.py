@@ -12,8 +12,8 @@ from meshwright.spec.flows import PlacementFile
 from meshwright.train.answer import Placement, Plan
 from meshwright.train.question import problem_of
 from meshwright.wafer.answer import PlacedPlan, Placements, PlayedPlacement
-from meshwright.wafer.placing import Placing, placed_candidate, price_as_placed
 from meshwright.wafer.price import physical_network
+from meshwright.wafer.search import Placing, placed_candidate, price_as_placed
 from meshwright.wafer.simulation import simulate
 
 

@@ -11,8 +11,8 @@ from meshwright.network.placement import Nesting
 from meshwright.train.answer import Plan
 from meshwright.train.question import problem_of
 from meshwright.train.timeline import StepTimeline, plan_timeline, step_timeline
-from meshwright.wafer.placing import price_as_placed
 from meshwright.wafer.price import choice_network, physical_network
+from meshwright.wafer.search import price_as_placed
 
 
 def timeline(plan: Plan) -> StepTimeline:

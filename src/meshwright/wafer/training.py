@@ -18,16 +18,17 @@ from meshwright.search.leading import in_order_of_preference
 from meshwright.sharding.strategy import AXES, PlanOptions, Strategy
 from meshwright.topology.network import Network
 from meshwright.train import compare as comparing
-from meshwright.train import estimate as estimating
 from meshwright.train import explain as explaining
+from meshwright.train import placer as estimating
 from meshwright.train import plan as planning
 from meshwright.train.answer import Candidate, OperatorPlan
-from meshwright.train.estimate import Leaders, Placed, Placer
 from meshwright.train.families import AllFamilies
+from meshwright.train.placer import Leaders, Placed, Placer
 from meshwright.train.search import SearchResult, fewer_devices, search
 from meshwright.train.space import SearchSpace
 from meshwright.wafer.operators.answer import check_operators, operator_plan
-from meshwright.wafer.placing import (
+from meshwright.wafer.price import physical_network
+from meshwright.wafer.search import (
     PlacementSearch,
     Placing,
     has_placement,
@@ -35,7 +36,7 @@ from meshwright.wafer.placing import (
     placed_candidate,
     routed,
 )
-from meshwright.wafer.price import physical_network
+from meshwright.wafer.simulation import MOST_TASKS_TO_RANK, not_played, simulate_step
 
 
 class GridPlacer(Placer):
@@ -211,8 +212,6 @@ def _leaders(
 
 def _simulated(problem: Problem, entry: Placed, placing: Placing, physical: Network) -> Placed:
     """Return a candidate with the time of its simulated step, where it can be simulated."""
-    from meshwright.wafer.simulation import MOST_TASKS_TO_RANK, not_played, simulate_step
-
     plan_options, strategy = entry.found.plan_options, entry.found.strategy
     if not_played(plan_options):
         return entry

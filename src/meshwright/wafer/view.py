@@ -10,7 +10,7 @@ from meshwright.train.report import question_line
 from meshwright.view.drawn import largest
 from meshwright.view.parts import Page, Plot, Section, Table, Tile, Whole
 from meshwright.view.registry import view
-from meshwright.wafer.answer import PlacedPlan, Placements, PlayedPlacement, SimulatedPlan
+from meshwright.wafer.answer import PlacedPlan, Placements, SimulatedPlan
 
 MOST_LINKS = 3
 """Hottest links of a placement that are named."""
@@ -117,29 +117,15 @@ def placements_page(found: Placements) -> Page:
 def _times(found: Placements) -> Table:
     """Return the step times and the slowdowns of both placements."""
     both = (found.planned, found.stated)
-
-    def row(name: str, *texts: str) -> tuple[str, ...]:
-        return (name, *texts)
-
     axes = dict.fromkeys(axis for one in both for axis in one.slowdown)
-    return Table(
-        ("", "as planned>", "as stated>"),
-        [row(name, *(format_seconds(getattr(one, field)) for one in both))
-         for name, field in TIMES.items()]
-        + [row(f"slowdown of {axis}", *(_slowdown(one, axis) for one in both)) for axis in axes],
-    )  # fmt: skip
-
-
-TIMES = {
-    "simulated": "simulated_s",
-    "contended": "contended_s",
-    "without sharing links": "closed_form_s",
-}
-"""Fields of the step time, by fidelity."""
-
-
-def _slowdown(one: PlayedPlacement, axis: str) -> str:
-    return f"{one.slowdown.get(axis, 1.0):.2f} x"
+    rows: list[tuple[str, ...]] = [
+        ("simulated", *(format_seconds(one.simulated_s) for one in both)),
+        ("contended", *(format_seconds(one.contended_s) for one in both)),
+        ("without sharing links", *(format_seconds(one.closed_form_s) for one in both)),
+    ]
+    rows += [(f"slowdown of {axis}", *(f"{one.slowdown.get(axis, 1.0):.2f} x" for one in both))
+             for axis in axes]  # fmt: skip
+    return Table(("", "as planned>", "as stated>"), rows)
 
 
 def _hottest(links: tuple[HotLink, ...]) -> str:

@@ -11,6 +11,7 @@ from meshwright.calibration.fit.serving import (
     OF_SERVERS,
     fit_serving,
     serving_rows,
+    weighted_quantile,
 )
 from meshwright.calibration.rows import published
 from meshwright.calibration.serving import Column
@@ -97,3 +98,10 @@ def test_what_no_row_tells_is_as_expected():
     seen = load_serving("hopper", load_server("llama.cpp"), "calibrated")
     assert seen.weight_read_share != found.weight_read_share
     assert seen.expert_rate_share == found.expert_rate_share
+
+
+def test_a_weighted_quantile_by_hand():
+    """Of 1, 2 and 3 with weights 1, 2 and 1, a quarter lies at 1 and three quarters up to 2."""
+    values, weights = np.array([3.0, 1.0, 2.0]), np.array([1.0, 1.0, 2.0])
+    found = [weighted_quantile(values, weights, share) for share in (0.2, 0.3, 0.7, 0.8)]
+    assert found == [1.0, 2.0, 2.0, 3.0]

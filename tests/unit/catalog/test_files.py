@@ -48,7 +48,12 @@ def test_all_faults_come_at_once():
     [
         ("10 GiB", "10", "memories[0].capacity", "has no unit"),
         ("10 GiB", "unknown", "memories[0].capacity", "cannot be `unknown`"),
-        ("10 GiB", "[10 GiB]", "memories[0].capacity", "expected a quantity of bytes, found ['10 GiB']"),
+        (
+            "10 GiB",
+            "[10 GiB]",
+            "memories[0].capacity",
+            "expected a quantity of bytes, found ['10 GiB']",
+        ),
         ("10 GiB", "1e999 B", "memories[0].capacity", "beyond 1e+30"),
         ("capacity", "capacity_bytes", "memories[0].capacity_bytes", "did you mean capacity"),
         ("bf16", "bf61", "matmul_rate.bf61", "did you mean bf16"),

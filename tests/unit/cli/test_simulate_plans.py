@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+import meshwright as mw
 from meshwright.cli.main import main
 
 QUESTION = ["gpt2-medium", "--seq", "128", "--global-batch", "16", "--zero", "1"]
@@ -68,6 +69,18 @@ def test_the_data_hold_parts_that_sum(capsys, plan_file):
     assert len(used["over_time"]) == 10
     assert sum(used["over_time"]) / 10 == pytest.approx(used["mean"], rel=1e-6)
     assert data["busiest_links"][0]["utilisation"] == used["largest"]
+
+
+def test_the_page_holds_the_parts_of_the_step_and_the_load_of_the_links(plan_file):
+    played = mw.simulate(str(plan_file))
+    time, links = played.page().sections
+    assert sum(time.parts[0].parts.values()) == pytest.approx(time.parts[0].whole)
+    load, busiest = links.parts
+    assert [row[1] for row in load.data.rows] == list(played.link_utilisation.over_time)
+    assert sum(row[1] for row in load.data.rows) / 10 == pytest.approx(
+        played.link_utilisation.mean, rel=1e-6
+    )
+    assert busiest.rows[0][1] == played.link_utilisation.largest
 
 
 @pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])

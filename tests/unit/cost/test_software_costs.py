@@ -16,7 +16,7 @@ from meshwright.graph.flops import step_flops
 from meshwright.graph.parameters import count_parameters
 from meshwright.sharding.strategy import PlanOptions, Recompute, make_strategy
 from meshwright.spec.workload import Precision
-from meshwright.train.estimate import estimate_of
+from meshwright.train.price import estimate_of
 from meshwright.train.question import make_problem, training
 from meshwright.train.search import arithmetic_s
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from meshwright.base.errors import SpecError, UnknownNameError
-from meshwright.catalog.graphs.files import graph_record, graph_yaml
+from meshwright.catalog.graphs.files import checked, graph_record, graph_yaml
 from meshwright.catalog.models import model_entry
-from meshwright.dataflow.load import check_graph, load_graph
+from meshwright.dataflow.load import load_graph
 from meshwright.graph.kernels.declared import to_spec
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, Operand, Unit
@@ -80,9 +80,9 @@ def test_a_file_that_is_not_there_is_told() -> None:
 
 def test_graphs_of_python_are_checked() -> None:
     layer = gpt_layer(64, 4, 16, 32)
-    assert check_graph(layer) is layer
+    checked(to_spec(layer))
     with pytest.raises(SpecError, match="no kernel 'add9'"):
-        check_graph(replace(layer, outputs=("add9",)))
+        checked(to_spec(replace(layer, outputs=("add9",))))
 
 
 @pytest.mark.parametrize(
@@ -98,5 +98,5 @@ def test_a_stated_layout_is_one_that_an_output_can_have(stated, message) -> None
         output_layouts=stated,
     )  # fmt: skip
     with pytest.raises(SpecError, match=message):
-        check_graph(graph)
-    check_graph(replace(graph, output_layouts={"relu": "tokens"}))
+        checked(to_spec(graph))
+    checked(to_spec(replace(graph, output_layouts={"relu": "tokens"})))

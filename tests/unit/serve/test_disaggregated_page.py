@@ -26,8 +26,8 @@ def test_numbers_are_those_of_the_answer(found):
 
 def test_the_report_names_the_scripts_of_both_kinds(found, tmp_path):
     path = tmp_path / "apart.html"
-    serve("llama3-8b", on="8xH100", disaggregated=True, batch=64,
-          prompt="2k", answer=256, max_ttft="500ms", framework="vllm", report=str(path))  # fmt: skip
+    serve("llama3-8b", on="8xH100", disaggregated=True, batch=64, prompt="2k", answer=256,
+          max_ttft="500ms", framework="vllm", report=str(path))  # fmt: skip
     text = path.read_text("utf-8")
     assert "vllm-prefill.sh" in text
     assert "vllm-decode.sh" in text

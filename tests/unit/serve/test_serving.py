@@ -11,12 +11,9 @@ from meshwright.catalog.models import load_model, model_entry, read_config
 from meshwright.catalog.systems import load_system
 from meshwright.graph.parameters import count_parameters
 from meshwright.serve.answer import (
+    SERVING_FILE,
     load_serving,
-    save_serving,
-    serving_from_json,
     serving_string,
-    serving_to_data,
-    serving_to_json,
 )
 from meshwright.serve.passes import ServingProblem
 from meshwright.serve.search import ServingSpace, search_serving
@@ -47,13 +44,13 @@ def plan(request):
 
 
 def test_json_and_back(plan, tmp_path):
-    assert serving_from_json(serving_to_json(plan)) == plan
-    save_serving(plan, tmp_path / "plan.json")
+    assert SERVING_FILE.from_json(SERVING_FILE.to_json(plan)) == plan
+    SERVING_FILE.save(plan, tmp_path / "plan.json")
     assert load_serving(tmp_path / "plan.json") == plan
 
 
 def test_data_has_the_plan_string_and_parts_that_sum(plan):
-    data = serving_to_data(plan)
+    data = SERVING_FILE.to_data(plan)
     best = data["best"]
     assert best["plan"] == plan.best.text
     parts = best["estimate"]["time_parts_s"]
@@ -64,11 +61,11 @@ def test_data_has_the_plan_string_and_parts_that_sum(plan):
 
 
 def test_faults_are_named():
-    data = json.loads(serving_to_json(answer(DECODE)))
+    data = json.loads(SERVING_FILE.to_json(answer(DECODE)))
     data["best"]["estimate"].pop("latency_s")
     data["best"]["estimate"]["tokens_per_s"] = "fast"
     with pytest.raises(SpecError) as caught:
-        serving_from_json(json.dumps(data))
+        SERVING_FILE.from_json(json.dumps(data))
     paths = [fault.path for fault in caught.value.faults]
     assert paths == ["best.estimate.latency_s", "best.estimate.tokens_per_s"]
 
@@ -76,7 +73,7 @@ def test_faults_are_named():
 @pytest.mark.parametrize("text", ["[]", "{", '{"format": 99}'])
 def test_what_is_no_plan_is_refused(text):
     with pytest.raises(SpecError):
-        serving_from_json(text)
+        SERVING_FILE.from_json(text)
 
 
 def test_coverage_adds_up(plan):
@@ -99,7 +96,7 @@ def test_screen(plan):
     rank = [f"{entry.estimate.tokens_per_s:,.0f}" for entry in plan.runners_up]
     assert [number in words for number in rank] == [True] * len(rank)
     assert f"Every one of {plan.coverage.num_candidates:,} plans is accounted for" in words
-    assert "The largest part is " in words
+    assert f"Time {'per output token' if plan.is_decode else 'to the first token'}: " in words
     assert "uncalibrated" in words
 
 
@@ -209,7 +206,7 @@ def test_a_quantised_checkpoint_weighs_what_it_stores():
     # A quarter of the bytes of layers; logits and the time of the server stay.
     assert found.best.estimate.latency_s < 0.55 * plain.best.estimate.latency_s
     assert "weights AWQ, 4 bits" in found.page().subtitle
-    assert serving_from_json(serving_to_json(found)) == found
+    assert SERVING_FILE.from_json(SERVING_FILE.to_json(found)) == found
 
 
 @pytest.mark.parametrize(("system", "matmul"), [("1xH100", "fp8"), ("1xA100", "bf16")])

@@ -33,6 +33,17 @@ def test_charts_hold_the_numbers_of_the_answer(found) -> None:
     assert lines == [30.0]
 
 
+def test_a_front_has_a_view_of_its_own(found) -> None:
+    page = found.front.page()
+    check_page(page)
+    most = max(found.front.tokens_per_s_per_device)
+    assert page.tiles[0].answer == f"{most:,.1f} tokens/s a device"
+    points = values_of(charts_of(page)["Throughput against latency"])
+    times_ms = sorted(1e3 * time_s for time_s in found.front.latency_s)
+    assert sorted(row["x"] for row in points) == pytest.approx(times_ms)
+    assert f"{most:,.1f} tokens/s a device" in repr(found.front)
+
+
 def test_each_question_is_answered(found) -> None:
     asked = " ".join(tile.question for tile in found.page().tiles)
     for word in ("fit", "fast", "limits", "Why not", "twice the network", "launch", "sure", "cost"):

@@ -10,7 +10,7 @@ from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_server
-from meshwright.serve.answer import serving_from_json, serving_to_json
+from meshwright.serve.answer import SERVING_FILE
 from meshwright.serve.passes import ServingProblem, price_passes
 from meshwright.serve.price import SERVING_TIME_PARTS, price_serving
 from meshwright.serve.requests import Requests, Serving
@@ -120,7 +120,7 @@ def test_both_limits_hold_for_every_plan_that_is_ranked():
     assert free.best.estimate.first_token_s > 0.4
     rate = found.best.estimate.tokens_per_s / 512
     assert found.requests_per_s == pytest.approx(rate)
-    assert serving_from_json(serving_to_json(found)) == found
+    assert SERVING_FILE.from_json(SERVING_FILE.to_json(found)) == found
 
 
 def test_the_limit_that_nothing_keeps_is_named():

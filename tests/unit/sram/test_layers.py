@@ -11,7 +11,7 @@ from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.spec.calibration import SramConstants
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
-from meshwright.sram.problem import (
+from meshwright.sram.question import (
     CACHE_FRACTION,
     PartitionProblem,
     StageDevices,

@@ -4,6 +4,7 @@ import pytest
 
 import meshwright as mw
 from meshwright.frameworks.registry import rendered
+from meshwright.spec.workload import BatchRamp
 
 ASKED = {"on": "64xH100", "seq": 4096, "framework": "megatron", "tp": 2, "pp": 4, "mbs": 1}
 BATCH, TOKENS = 512, 10e9
@@ -53,3 +54,12 @@ def test_a_ramp_comes_from_a_script_and_goes_into_one(tmp_path):
 def test_a_ramp_that_misses_the_batch_is_refused(text, message):
     with pytest.raises(mw.MeshwrightError, match=message):
         run(batch_ramp=text)
+
+
+def test_a_ramp_reaches_the_batch_in_whole_increments():
+    ramp = BatchRamp(start=16, increment=24, sequences=1000)
+    assert list(ramp.sizes(64)) == [16, 40]
+    assert ramp.misses(64) == ""
+    assert ramp.misses(80) == "16 + n x 24 does not reach the batch 80"
+    assert ramp.misses(16) != ""
+    assert ramp.misses(8) != ""

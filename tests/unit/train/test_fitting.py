@@ -9,8 +9,8 @@ from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.catalog.systems import load_system
 from meshwright.sharding.strategy import Offload, PlanOptions, Recompute, make_strategy
 from meshwright.spec.system import HostLink
-from meshwright.train.estimate import estimate
 from meshwright.train.explain import what_would_fit
+from meshwright.train.placer import estimate
 from meshwright.train.plan import plan
 from meshwright.train.question import training
 from meshwright.train.report import fit_screen, plan_screen

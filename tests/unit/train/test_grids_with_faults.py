@@ -16,8 +16,8 @@ from meshwright.sharding.strategy import PlanOptions, make_strategy, stack
 from meshwright.topology.levels import network_of
 from meshwright.topology.network import connected_components
 from meshwright.train.question import make_problem, training
-from meshwright.wafer.placing import price_as_placed
 from meshwright.wafer.price import physical_network
+from meshwright.wafer.search import price_as_placed
 from meshwright.wafer.simulation import simulate
 from meshwright.wafer.training import estimate, plan
 

@@ -6,9 +6,9 @@ import pytest
 from meshwright.search.leading import complexity
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import Offload, PlanOptions, ScheduleKind, make_strategy, stack
-from meshwright.train.estimate import estimate
 from meshwright.train.explain import what_would_fit
 from meshwright.train.measured.factors import PLAN_ERROR
+from meshwright.train.placer import estimate
 from meshwright.train.plan import plan
 from meshwright.train.question import make_problem, training
 from meshwright.train.search import search

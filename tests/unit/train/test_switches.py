@@ -9,7 +9,7 @@ import meshwright as mw
 from meshwright.base.errors import SpecError
 from meshwright.catalog.frameworks import framework_names, load_framework
 from meshwright.frameworks.registry import TARGETS, export
-from meshwright.train.estimate import candidate
+from meshwright.train.price import candidate
 from meshwright.train.question import check_problem, make_problem, stated_strategy, switched_on
 from meshwright.train.question import training as training_of
 

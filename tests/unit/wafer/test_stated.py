@@ -14,8 +14,8 @@ from meshwright.cli.main import main
 from meshwright.spec.flows import PlacementFile
 from meshwright.train import plan_file
 from meshwright.train.question import problem_of
-from meshwright.wafer.placing import price_as_placed
 from meshwright.wafer.price import physical_network
+from meshwright.wafer.search import price_as_placed
 from meshwright.wafer.simulation import simulate
 from meshwright.wafer.stated import compared, place_on, placed
 

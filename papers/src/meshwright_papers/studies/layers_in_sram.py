@@ -18,7 +18,7 @@ from meshwright.serve.operators import product_compute_s
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.workload import Precision, SoftwareStack
 from meshwright.sram.partition import Cut, partition_measured
-from meshwright.sram.problem import room_bytes
+from meshwright.sram.question import room_bytes
 from meshwright_papers.studies.drawing import Drawing
 from meshwright_papers.studies.study import (
     AGREE_WITHIN,

@@ -25,8 +25,9 @@ from meshwright.cost.problem import Problem
 from meshwright.cost.step import Priced, price_columns
 from meshwright.network.simulation.timeline import Timeline
 from meshwright.topology.network import Network
+from meshwright.wafer.answer import SimulatedStep
 from meshwright.wafer.price import PlacedPrice, choice_network, physical_network, price_placed
-from meshwright.wafer.simulation import COMPUTE, SimulatedStep, simulate_step
+from meshwright.wafer.simulation import COMPUTE, simulate_step
 from meshwright_papers.surrogate.features import FEATURES, MESSAGE_PARTS, features
 from meshwright_papers.surrogate.sampling import (
     Configuration,

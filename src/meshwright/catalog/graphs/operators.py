@@ -156,7 +156,11 @@ def _transpose(to: GraphBuilder, call: Call) -> Value:
 
 
 def moved(
-    to: GraphBuilder, name: str, values: Sequence[Value], shape: Sequence[int], changed: Collection[int]
+    to: GraphBuilder,
+    name: str,
+    values: Sequence[Value],
+    shape: Sequence[int],
+    changed: Collection[int],
 ) -> Value:
     """Return a move: a part of an axis, several side by side, or other rows of one.
 

@@ -607,19 +607,14 @@ def _record(sharing: Sharing, log: Log, now_s: float) -> None:
 def play(
     work: FluidWork, progress: Progress, sharing: Sharing, shares: Heap, events: Heap, log: Log
 ) -> bool:
-    """Run until everything is done (True), or until the log needs more room (False).
-
-    Nothing is recorded in a log without rows.
-    """
-    is_recording = len(log.link) > 0
+    """Run until everything is done (True), or until the log needs more room (False)."""
     while events.size[0] > 0:
-        if is_recording and log.num_rows[0] + len(sharing.capacity) > len(log.link):
+        if log.num_rows[0] + len(sharing.capacity) > len(log.link):
             return False
         now_s = _play_instant(work, progress, sharing, events)
         if sharing.stamp[FLOWS] + sharing.stamp[LINKS] > 0:
             _share_anew(work, sharing, shares, events, now_s)
-            if is_recording:
-                _record(sharing, log, now_s)
+            _record(sharing, log, now_s)
     return True
 
 
@@ -632,25 +627,18 @@ def start(work: FluidWork, progress: Progress, events: Heap) -> None:
     _release(work, progress, events, 0.0)
 
 
-def simulate_tasks(graph: TaskGraph, network: Network, *, record_links: bool = True) -> Timeline:
+def simulate_tasks(graph: TaskGraph, network: Network) -> Timeline:
     """Return when the tasks of a graph run on a network.
-
-    Parameters
-    ----------
-    record_links
-        Whether the timeline holds the rate of each link over time.
 
     Raises
     ------
     ValueError
         When tasks wait for one another in a circle.
     """
-    return run_tasks(graph, network.bandwidth_bytes_per_s, record_links=record_links)
+    return run_tasks(graph, network.bandwidth_bytes_per_s)
 
 
-def run_tasks(
-    graph: TaskGraph, bandwidth_bytes_per_s: FloatArray, *, record_links: bool = True
-) -> Timeline:
+def run_tasks(graph: TaskGraph, bandwidth_bytes_per_s: FloatArray) -> Timeline:
     """Return when tasks run on links of these bandwidths, as :func:`simulate_tasks`."""
     work = make_work(graph)
     num_resources = int(work.resource.max(initial=-1)) + 1
@@ -658,7 +646,7 @@ def run_tasks(
     num_links = len(bandwidth_bytes_per_s)
     sharing, shares = make_sharing(work, bandwidth_bytes_per_s), make_heap(num_links)
     events = make_heap(len(graph))
-    log = make_log(2 * (len(work.links) + num_links) + 1 if record_links else 0)
+    log = make_log(2 * (len(work.links) + num_links) + 1)
     start(work, progress, events)
     while not play(work, progress, sharing, shares, events, log):
         log = longer_log(log)

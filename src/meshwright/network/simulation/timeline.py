@@ -71,17 +71,12 @@ class LinkLoad:
     """Rate of a link over its bandwidth, mean over the links and the part of the run [1]."""
 
 
-def link_use(
-    timeline: Timeline, network: Network, num_parts: int, links: IntArray | None = None
-) -> LinkLoad:
-    """Return the use of the links of a network, or of some of them, over time."""
-    counted = np.zeros(network.num_links, dtype=bool)
-    counted[slice(None) if links is None else links] = True
-    rows = counted[timeline.link]
-    link, at_s = timeline.link[rows], timeline.change_s[rows]
-    load = timeline.rate_bytes_per_s[rows] / network.bandwidth_bytes_per_s[link]
+def link_use(timeline: Timeline, network: Network, num_parts: int) -> LinkLoad:
+    """Return the use of the links of a network over time."""
+    link, at_s = timeline.link, timeline.change_s
+    load = timeline.rate_bytes_per_s / network.bandwidth_bytes_per_s[link]
     edges_s = np.linspace(0.0, timeline.makespan_s, num_parts + 1)
-    whole = counted.sum() * np.diff(edges_s)
+    whole = network.num_links * np.diff(edges_s)
     area = _integral(link, at_s, load, edges_s)
     return LinkLoad(edges_s, area / np.where(whole > 0, whole, 1.0))
 

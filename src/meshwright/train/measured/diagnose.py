@@ -26,7 +26,6 @@ from meshwright.sharding.strategy import (
     plan_string,
 )
 from meshwright.train.answer import Estimate, Plan, Trials
-from meshwright.train.estimate import candidate
 from meshwright.train.measured.factors import (
     CHOICE_ERROR,
     NAMES,
@@ -40,6 +39,7 @@ from meshwright.train.measured.factors import (
     step_seconds,
 )
 from meshwright.train.measured.trials import expected_covariance, learn, trials_of
+from meshwright.train.price import candidate
 from meshwright.train.question import check_problem, make_problem
 from meshwright.train.report import question_line
 from meshwright.train.report_detail import trial_lines

@@ -29,8 +29,8 @@ from meshwright.wafer.operators.assignment import (
 )
 from meshwright.wafer.operators.options import Base, Options, likely_bases
 from meshwright.wafer.operators.prices import ModelGraph, Place
-from meshwright.wafer.placing import has_placement
 from meshwright.wafer.price import physical_network
+from meshwright.wafer.search import has_placement
 
 PROVEN = 0.05
 """Gap above which the bound is worked out again with the least cost of resharding."""

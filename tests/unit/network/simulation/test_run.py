@@ -120,16 +120,6 @@ def test_tasks_in_a_circle_are_named():
         simulate_tasks(graph.build(), ROW)
 
 
-def test_without_a_record_the_times_are_the_same():
-    graph = TaskGraphBuilder(ROW)
-    graph.transfer(make_routes([path(0, 1, 2, 3), path(1, 2), path(2, 3)]), 5.0)
-    recorded = simulate_tasks(graph.build(), ROW)
-    bare = simulate_tasks(graph.build(), ROW, record_links=False)
-    assert bare.end_s.tolist() == recorded.end_s.tolist()
-    assert len(bare.link) == 0
-    assert len(recorded.link) > 0
-
-
 def test_a_long_record_is_whole():
     """Many more changes than the record begins with: each flow starts and ends by itself."""
     graph = TaskGraphBuilder(ROW)

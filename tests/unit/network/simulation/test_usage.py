@@ -26,12 +26,13 @@ def played():
 
 
 def test_links_over_time():
-    use = link_use(played(), ROW, 4, np.array(RIGHT))
+    """The links of the other direction are idle."""
+    use = link_use(played(), ROW, 4)
     np.testing.assert_allclose(use.edges_s, [0, 2, 4, 6, 8])
-    np.testing.assert_allclose(use.load_fraction, [4 / 16, (8 + 4) / 16, (4 + 4) / 16, 0])
+    np.testing.assert_allclose(use.load_fraction, [4 / 32, (8 + 4) / 32, (4 + 4) / 32, 0])
 
 
-def test_all_links_count_unless_some_are_named():
+def test_one_part_is_the_mean_of_all_links():
     use = link_use(played(), ROW, 1)
     carried = played().carried_bytes(ROW.num_links)
     np.testing.assert_allclose(use.load_fraction, [carried.sum() / (4 * 4.0 * 8)])

@@ -33,8 +33,8 @@ from meshwright.sharding.space import axis_orders
 from meshwright.sharding.strategy import AXES, EXPERT_AXES, Offload, PlanOptions, Strategy
 from meshwright.topology.network import Network
 from meshwright.train.answer import Candidate, HotLink, Placement
-from meshwright.train.estimate import candidate_of
 from meshwright.train.families import ROUNDING
+from meshwright.train.price import candidate_of
 from meshwright.wafer.contention import PROVEN
 from meshwright.wafer.price import (
     PlacedPrice,
