@@ -32,6 +32,7 @@ from meshwright.view.parts import (
 )
 from meshwright.view.pieces import constants, provenance
 from meshwright.view.registry import view
+from meshwright.view.values import shown
 from meshwright.view.words import counted, rent_rate, words
 
 SHOWN_GAP = 0.0005
@@ -76,7 +77,7 @@ def _tiles(found: GraphAnswer) -> Iterator[Tile]:
     best, machine = found.best, found.machine
     yield Tile(
         "Which plan is the fastest?", f"{best.text}: {format_seconds(best.step_s)} a step, "
-        f"{best.passes_per_s:.4g} passes/s", _plan_text(best), label="plan",
+        f"{shown(best.passes_per_s)} passes/s", _plan_text(best), label="plan",
     )  # fmt: skip
     gap = f"at most {found.gap:.1%} from the best" if found.gap >= SHOWN_GAP else \
         f"proven: gap {found.gap:.1%}"  # fmt: skip
@@ -226,7 +227,7 @@ def _others(found: GraphAnswer) -> Iterator[Part]:
     )  # fmt: skip
     yield Table(
         ("degrees", "step [s]", "passes/s>", "memory [bytes]", "lower bound [s]"),
-        [(plan.text, plan.step_s, f"{plan.passes_per_s:.4g}", plan.held_bytes, plan.lower_bound_s)
+        [(plan.text, plan.step_s, shown(plan.passes_per_s), plan.held_bytes, plan.lower_bound_s)
          for plan in plans],
     )  # fmt: skip
 
@@ -322,7 +323,7 @@ def _grid_tiles(found: GridRuns) -> Iterator[Tile]:
                f"{best.neighbours}", label="grid")  # fmt: skip
     refused = "".join(f"; {count} refused: {why}" for why, count in found.refused.items())
     yield Tile("Why not another grid?",
-               f"proven: all {found.num_priced} grids priced {_model(machine)}{refused}",
+               f"proven: all {counted(found.num_priced, 'grid')} priced {_model(machine)}{refused}",
                f"work alone takes {format_seconds(found.lower_bound_s)}", "others",
                label="proof")  # fmt: skip
     yield _fit_tile(machine, MATRIX, best.held_bytes)
@@ -340,17 +341,17 @@ def _grid_tiles(found: GridRuns) -> Iterator[Tile]:
 def _grids(found: GridRuns) -> Iterator[Part]:
     if len(found.runs) == 1:
         return
-    shown = found.runs[:MOST_PLANS]
+    runs = found.runs[:MOST_PLANS]
     yield Plot(
         "Time of the run, by grid",
-        f"{shown[0].grid} {format_seconds(shown[0].run_s)}; work alone takes "
+        f"{runs[0].grid} {format_seconds(runs[0].run_s)}; work alone takes "
         f"{format_seconds(found.lower_bound_s)} (the line)", "stacked",
-        Table(("grid", *(f"{words(part)} [s]" for part in shown[0].parts_s)),
-              [(str(run.grid), *run.parts_s.values()) for run in shown]),
+        Table(("grid", *(f"{words(part)} [s]" for part in runs[0].parts_s)),
+              [(str(run.grid), *run.parts_s.values()) for run in runs]),
         limit=found.lower_bound_s, limit_name="work alone",
     )  # fmt: skip
     yield Table(("grid", "run [s]", "memory [bytes]"),
-                [(str(run.grid), run.run_s, run.held_bytes) for run in shown])  # fmt: skip
+                [(str(run.grid), run.run_s, run.held_bytes) for run in runs])  # fmt: skip
 
 
 # ----------------------------------------------------------------------------------- a graph alone

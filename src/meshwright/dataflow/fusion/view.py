@@ -10,6 +10,7 @@ from meshwright.dataflow.fusion.picture import fusion_svg, question_line
 from meshwright.view.drawn import largest
 from meshwright.view.parts import Cell, Page, Part, Picture, Plot, Section, Table, Text, Tile, Whole
 from meshwright.view.registry import view
+from meshwright.view.values import shown
 from meshwright.view.words import counted, words
 
 SHOWN_GAP = 0.0005
@@ -77,8 +78,10 @@ def _passes(answer: FusionAnswer, number: float) -> str:
 def speed_line(answer: FusionAnswer) -> str:
     """Return the throughput of the group of chips."""
     many = "passes" if answer.pass_name == "pass" else "sequences"
-    return (f"{answer.sequences_per_s:.4g} {many}/s on {counted(answer.tp * answer.pp, 'chip')}, "
-            f"{answer.compute_share:.0%} of peak")  # fmt: skip
+    chips = counted(answer.tp * answer.pp, "chip")
+    return (
+        f"{shown(answer.sequences_per_s)} {many}/s on {chips}, {answer.compute_share:.0%} of peak"
+    )
 
 
 def _pass_line(answer: FusionAnswer) -> str:
@@ -130,12 +133,12 @@ def _kernels(part: Partition) -> str:
     text = ", ".join(kernel.name for kernel in part.kernels)
     if len(text) <= MOST_LETTERS:
         return text
-    shown: list[str] = []
+    named: list[str] = []
     for kernel in sorted(part.kernels, key=lambda kernel: -kernel.cores):
-        if shown and len(", ".join([*shown, kernel.name])) > MOST_LETTERS:
+        if named and len(", ".join([*named, kernel.name])) > MOST_LETTERS:
             break
-        shown.append(kernel.name)
-    return f"{', '.join(shown)}, ... ({len(part.kernels)})"
+        named.append(kernel.name)
+    return f"{', '.join(named)}, ... ({len(part.kernels)})"
 
 
 # ------------------------------------------------------------------------------------ the sections
