@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Literal, TypeVar
 
-from meshwright.base.errors import Fault
+from meshwright.base.errors import Fault, SpecError, UnsupportedError
 from meshwright.base.registry import Registry
 from meshwright.frameworks.reading.given import Given, Options, Tree
 from meshwright.frameworks.reading.job import Setting
@@ -61,7 +61,7 @@ class Framework:
 
     def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
         """Return the framework, and options of this program; faults are kept in ``given``."""
-        raise NotImplementedError
+        raise SpecError(Fault("", f"files of {self.title} are written, not read"))
 
     def refusals(self, plan: Plan) -> Sequence[Fault]:
         """Return everything of a plan that the files cannot express, with the nearest fix."""
@@ -69,7 +69,7 @@ class Framework:
 
     def render(self, plan: Plan) -> Files:
         """Return the files by name, for a plan that is not refused."""
-        raise NotImplementedError
+        raise UnsupportedError(f"files of {self.title} are read, not written")
 
 
 F = TypeVar("F", bound=Framework)

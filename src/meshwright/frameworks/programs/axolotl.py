@@ -1,13 +1,10 @@
 """axolotl: one YAML file around the Trainer of Hugging Face, FSDP2 of accelerate or DeepSpeed.
 
+Plans are written that Accelerate starts: DDP, FSDP2 with tp and cp, adapters.
+
 Source: axolotl-ai-cloud/axolotl 0.19.0 (2026-10), ``src/axolotl/utils/schemas``,
 ``utils/config/__init__.py`` (``resolve_dtype``, ``normalize_config``), ``loaders/model.py``
 (``_set_quantization_config``) and ``integrations/*/args.py``.
-
-axolotl: one YAML file, for plans that Accelerate starts: DDP, FSDP2 with tp and cp, adapters.
-
-Source: axolotl-ai-cloud/axolotl 0.19.0 (2026-10), ``utils/schemas/config.py``, ``fsdp.py``,
-``peft.py`` and ``training.py``.
 """
 
 from __future__ import annotations
@@ -33,6 +30,27 @@ from meshwright.frameworks.refusals import asked, framework_refusals
 from meshwright.sharding.strategy import Offload, Recompute
 from meshwright.train.answer import Plan
 from meshwright.train.writing import optimizer_faults, trainer_faults
+
+FILE_NAME = "axolotl.yaml"
+WIDE = ("fp32", "tf32")
+ADAM_BYTES = {True: 16.0, False: 8.0}
+"""Bytes of state per parameter: under FSDP2 (FP32), and under DDP (all in 16 bits)."""
+STORED: Mapping[str, dict[str, object]] = {
+    "bitsandbytes nf4": {
+        "load_in_4bit": True,
+        "bnb_config_kwargs": {"bnb_4bit_use_double_quant": False},
+    },
+    "bitsandbytes nf4 with narrow scales": {"load_in_4bit": True},
+    "bitsandbytes int8": {"load_in_8bit": True},
+}
+"""Frozen weights in narrow formats; those of four bits belong to ``adapter: qlora``."""
+PRECISIONS = {
+    "fp32": {"bf16": False},
+    "tf32": {"bf16": False, "tf32": True},
+    "bf16": {"bf16": True},
+    "fp16": {"fp16": True},
+    "fp8": {"bf16": True, "fp8": True},
+}
 
 
 @framework("axolotl", reads="axolotl", writes="axolotl")
@@ -113,29 +131,6 @@ def _accumulate(given: Given) -> None:
     if given.peek("gradient_accumulation_steps") is None and whole and isinstance(each, int):
         given.without("gradient_accumulation_steps")
         given.state("gradient_accumulation_steps", max(1, whole // max(1, each)))
-
-
-FILE_NAME = "axolotl.yaml"
-WIDE = ("fp32", "tf32")
-ADAM_BYTES = {True: 16.0, False: 8.0}
-"""Bytes of state per parameter: under FSDP2 (FP32), and under DDP (all in 16 bits)."""
-STORED: Mapping[str, dict[str, object]] = {
-    "bitsandbytes nf4": {
-        "load_in_4bit": True,
-        "bnb_config_kwargs": {"bnb_4bit_use_double_quant": False},
-    },
-    "bitsandbytes nf4 with narrow scales": {"load_in_4bit": True},
-    "bitsandbytes int8": {"load_in_8bit": True},
-}
-"""Frozen weights in narrow formats; those of four bits belong to ``adapter: qlora``."""
-
-PRECISIONS = {
-    "fp32": {"bf16": False},
-    "tf32": {"bf16": False, "tf32": True},
-    "bf16": {"bf16": True},
-    "fp16": {"fp16": True},
-    "fp8": {"bf16": True, "fp8": True},
-}
 
 
 def _own_refusals(plan: Plan) -> Iterator[Fault]:

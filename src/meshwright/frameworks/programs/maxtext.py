@@ -1,13 +1,9 @@
-"""MaxText: its YAML file, and ``key=value`` options behind it.
-
-Source: AI-Hypercomputer/maxtext ``src/maxtext/configs/base.yml`` and its documentation.
-
-MaxText: keys of its base configuration, as a command for each host.
+"""MaxText: its YAML file and ``key=value`` options, written as a command for each host.
 
 Degrees are divided into those within a slice (``ici``) and those over slices (``dcn``), innermost
 axes first. A slice is a pod of TPUs, or the devices of one scale-up domain of GPUs.
 
-Source: MaxText 0.2.5, ``maxtext/configs/base.yml``, ``configs/types.py``.
+Source: AI-Hypercomputer/maxtext 0.2.5 ``src/maxtext/configs/base.yml``, ``configs/types.py``.
 """
 
 from __future__ import annotations
@@ -68,6 +64,10 @@ CUSTOM = {
     "moe_mlpwo": ("mlpwo",),
 }  # fmt: skip
 """Keys of ``remat_policy: custom``, and the tensors that they place."""
+FILE_NAME = "maxtext.sh"
+PROGRAM = "maxtext.trainers.pre_train.train"
+INNERMOST = ("expert", "tensor", "context", "fsdp", "pipeline", "data")
+"""Axes that are written, innermost first."""
 
 
 @framework("maxtext", reads="maxtext", writes="maxtext")
@@ -317,12 +317,6 @@ def _value(word: str) -> object:
     if word.lower() in ("true", "false"):
         return word.lower() == "true"
     return int(word) if word.lstrip("-").isdigit() else word
-
-
-FILE_NAME = "maxtext.sh"
-PROGRAM = "maxtext.trainers.pre_train.train"
-INNERMOST = ("expert", "tensor", "context", "fsdp", "pipeline", "data")
-"""Axes that are written, innermost first."""
 
 
 def _variables(plan: Plan) -> Iterator[str]:

@@ -1,17 +1,11 @@
 """Megatron-LM and Megatron Bridge: arguments of ``pretrain_gpt.py``, of YAML files, and overrides.
 
 The same words stand in all of them: options of the command line with dashes, fields of the
-configuration with underscores.
+configuration with underscores. A plan is written as a script for torchrun; models and plans that
+the arguments of its GPT cannot express are refused.
 
 Source: megatron-core 0.19.2, ``megatron/training/arguments.py``, ``TransformerConfig``,
-``ModelParallelConfig``, ``OptimizerConfig``.
-
-Megatron-LM: the arguments of ``pretrain_gpt.py``, as a script for torchrun.
-
-Models that its GPT cannot express and plans that its arguments cannot express are refused.
-
-Source: megatron-core 0.19.2, ``megatron/training/arguments.py`` and ``TransformerConfig``; rank
-order of ``parallel_state``.
+``ModelParallelConfig``, ``OptimizerConfig``; rank order of ``parallel_state``.
 """
 
 from __future__ import annotations
@@ -25,7 +19,7 @@ from meshwright.base.budget import Budget, as_mapping
 from meshwright.base.errors import Fault, SpecError, nearest
 from meshwright.base.units import whole_number
 from meshwright.catalog.huggingface.family import MOST_LAYERS
-from meshwright.catalog.megatron_models import biases
+from meshwright.catalog.megatron_models import VANILLA, biases
 from meshwright.catalog.recipes import recipes
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.frameworks.framework import Framework, framework
@@ -76,14 +70,13 @@ OF_DIST = ("use_megatron_fsdp", "use_torch_fsdp2", "use_tp_pp_dp_mapping",
 OTHERS = ("pretrain_t5", "pretrain_bert", "pretrain_vlm", "pretrain_vision", "pretrain_ict",
           "pretrain_retro", "pretrain_mimo", "multimodal")  # fmt: skip
 """Programs of Megatron-LM that train other kinds of models."""
-VANILLA = "vanilla_gpt_pretrain_config"
-"""Recipe without any settings."""
 DIMS = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups",
         "num_experts", "moe_ffn_hidden_size", "moe_router_topk", "vocab_size")  # fmt: skip
 
 
 BESIDE_MODEL = {"", "num_layers", "num_experts", "dispatcher", "flex_backend"}
 """Options of the model that decide on other options as well."""
+FILE_NAME = "pretrain_gpt.sh"
 
 
 @framework("megatron", reads="megatron", writes="megatron")
@@ -777,11 +770,6 @@ def _vocabulary(given: Given, stated: Options) -> int | None:
             "MODEL", "no --vocab-size, and a tokenizer of no model of the catalog", "name it"
         )
     return size
-
-
-FILE_NAME = "pretrain_gpt.sh"
-PIPELINE_INSIDE = ("tp", "cp", "pp", "dp_shard", "dp_replicate")
-"""Order of the axes under ``--use-tp-pp-dp-mapping``."""
 
 
 def arguments(plan: Plan) -> list[Words]:

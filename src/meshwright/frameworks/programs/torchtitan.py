@@ -1,12 +1,10 @@
-"""torchtitan: TOML files and options up to 0.2, options of a shipped configuration from 0.3 on.
+"""torchtitan: TOML files and options up to 0.2, options of a configuration from 0.3 on.
 
-Source: torchtitan 0.2.2 ``torchtitan/config/job_config.py``; 0.3.0 ``config/configs.py`` and
-``models/*/config_registry.py``; older names: its releases 0.0 and 0.1.
+A plan is written as a script for torchrun, with the models that 0.3 ships or one of its own.
 
-torchtitan: the options of its trainer, as a script for torchrun, and the models that it ships.
-
-Source: torchtitan 0.3.0, ``torchtitan/config/configs.py``, ``trainer.py``,
-``distributed/pipeline_parallel.py``, ``torchtitan/models/*/config_registry.py``.
+Source: torchtitan 0.2.2 ``torchtitan/config/job_config.py``; 0.3.0 ``config/configs.py``,
+``trainer.py``, ``distributed/pipeline_parallel.py`` and ``models/*/config_registry.py``; older
+names: its releases 0.0 and 0.1.
 """
 
 from __future__ import annotations
