@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from meshwright.frameworks.chakra.wire import Collective, Message
+from meshwright.frameworks.chakra.wire import Collective, TraceMessage
 
 
 class Replay:
@@ -44,7 +44,7 @@ class Replay:
         node = self.nodes[key]
         if isinstance(node, Collective):
             return self._met(node.group, key)
-        if isinstance(node, Message):
+        if isinstance(node, TraceMessage):
             return self._matched(node, key)
         return [key]
 

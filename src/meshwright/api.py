@@ -96,8 +96,12 @@ class Verb(Generic[Q, T]):
     def __init__(self, question: type[Q], answer: Callable[[Q, Call], T]) -> None:
         self.question, self.answer = question, answer
         self.name = self.__name__ = self.__qualname__ = answer.__name__
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        answer = self.answer
         returned = str(answer.__annotations__["return"])
-        self.__doc__ = question.docstring(answer.__doc__ or "", returned)
+        return self.question.docstring(answer.__doc__ or "", returned)
 
     @property
     def __signature__(self) -> inspect.Signature:

@@ -83,7 +83,7 @@ def assert_model_is_sound(model):
     assert (kv_cache_bytes_per_token(model, 2.0) > 0) == keeps_tokens
 
 
-@settings(max_examples=1000, suppress_health_check=list(HealthCheck))
+@settings(max_examples=400, suppress_health_check=list(HealthCheck))
 @given(seed=st.sampled_from(SEEDS), data=st.data())
 def test_a_mutated_field_is_named_or_the_model_is_valid(seed, data):
     config = copy.deepcopy(dict(model_entry(seed).config))

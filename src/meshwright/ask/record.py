@@ -137,7 +137,8 @@ class Option:
 
     def add_to(self, place: argparse._ActionsContainer) -> None:
         """Declare the option for a command line."""
-        about = self.help.replace("%", "%%")
+        usual = f" ({self.default})" if isinstance(self.default, int) and self.default else ""
+        about = self.help.replace("%", "%%") + usual
         if self.is_positional:
             shown: dict[str, Any] = {"metavar": self.metavar} if self.metavar else {}
             nargs = "+" if self.takes else None if self.is_needed else "?"
@@ -338,7 +339,7 @@ class Question:
                     places[entry.group] = parser.add_argument_group(entry.group)
                 entry.add_to(places[entry.group])
         if rare := cls.rare():
-            text = f"a rarer option, again for each: {', '.join(rare)}"
+            text = f"a rarer option, again for each ('help' describes them): {', '.join(rare)}"
             parser.add_argument(f"--{WITH}", metavar="NAME=VALUE", action="append", help=text)
         if cls.has_detail:
             text = "the whole answer: every part, the ranking, the proof"

@@ -19,7 +19,7 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from meshwright.ask.questions import COMMANDS, FAMILIES
-from meshwright.ask.record import Question
+from meshwright.ask.record import WITH, Question
 from meshwright.base.errors import (
     Fault,
     InfeasibleError,
@@ -130,6 +130,12 @@ def run(words: Sequence[str]) -> int:
         called.print_help()
         return 0
     del args.version
+    if "help" in (getattr(args, WITH, None) or ()):
+        rare = COMMANDS[name].rare()
+        show([f"{word}={one.shown_value}\n    {one.help}" if not one.is_flag else
+              f"{word}\n    {one.help}" for word, one in rare.items()],
+             {word: one.help for word, one in rare.items()}, args.json)  # fmt: skip
+        return 0
     asked = COMMANDS[name].of_command_line(args, name, COMMANDS)
     announce_code(asked)
     return function_of(name)(asked)
@@ -324,7 +330,6 @@ def question_line(args: Any) -> str:
     import shlex
 
     from meshwright.ask.questions import Fixed
-    from meshwright.ask.record import WITH
     from meshwright.cli.moved import options_in
 
     dropped = {option.flag for option in Fixed.options.values()}

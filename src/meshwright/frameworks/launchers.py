@@ -28,7 +28,7 @@ FOLDER = "/launch"
 """Where the files lie in a container."""
 
 
-class _Block(str):
+class _BlockScalar(str):
     """Text that YAML writes line by line."""
 
     __slots__ = ()
@@ -39,7 +39,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 _Dumper.add_representer(
-    _Block, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|")
+    _BlockScalar,
+    lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|"),
 )
 
 
@@ -92,7 +93,7 @@ def _kubernetes(plan: Plan, files: Texts, script: str) -> dict[str, str]:
     file = f"{PurePath(script).stem}.k8s.yaml"
     inside = {
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"{name}-launch"},
-        "data": {key: _Block(text) for key, text in files.items()},
+        "data": {key: _BlockScalar(text) for key, text in files.items()},
     }  # fmt: skip
     replicas = {"Master": 1} | ({"Worker": launch.num_hosts - 1} if launch.num_hosts > 1 else {})
     job = {

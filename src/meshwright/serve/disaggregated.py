@@ -152,7 +152,7 @@ class AnswerWorkers:
 
 
 @dataclass(frozen=True)
-class Split:
+class WorkerSplit:
     """A deployment: rows of both kinds, numbers of workers, and the times of a request."""
 
     prefill_row: int
@@ -276,7 +276,7 @@ class Deployments:
         low, high = rates_within(limit_s - prompts.pass_s - transfer_s, period_s, prompts.prompts)
         return column(low), column(high)
 
-    def best(self, top: int) -> list[Split]:
+    def best(self, top: int) -> list[WorkerSplit]:
         """Return the best deployment of each pair of sizes of workers, best first.
 
         Given both sizes, the way to hold a cache and the numbers x and y, a deployment does
@@ -299,7 +299,7 @@ class Deployments:
 
     def _pair(
         self, prompts: PromptWorkers, size: int, answers: AnswerWorkers, other: int
-    ) -> Split | None:
+    ) -> WorkerSplit | None:
         """Return the best deployment of workers of two sizes; None: nothing keeps the limits."""
         devices = self.problem.system.num_alive
         most = (devices - size) // other
@@ -321,7 +321,7 @@ class Deployments:
     def _leanest(
         self, prompts: PromptWorkers, size: int, answers: AnswerWorkers, other: int,
         rates: FloatArray, goal: float,
-    ) -> Split:  # fmt: skip
+    ) -> WorkerSplit:  # fmt: skip
         """Return the fewest workers that reach a rate of requests, the quickest among them."""
         low, high = self.prompt_rates(prompts, answers)
         devices, fastest = self.problem.system.num_alive, rates.max(axis=0)
@@ -344,7 +344,7 @@ class Deployments:
         rate = float(done[first])
         steps_s = np.where(rates[:, y - 1] >= rate, answers.step_s, np.inf)
         second = int(np.argmin(steps_s))
-        return Split(
+        return WorkerSplit(
             prefill_row=int(prompts.rows[first]),
             decode_row=int(answers.rows[second]),
             num_prefill=x,
@@ -364,11 +364,11 @@ def _taken(workers: PromptWorkers, rows: FloatArray) -> PromptWorkers:
     return PromptWorkers(**{name: values[rows] for name, values in vars(workers).items()})
 
 
-def _ranked(splits: list[Split]) -> list[Split]:
+def _ranked(splits: list[WorkerSplit]) -> list[WorkerSplit]:
     """Return deployments, the best first."""
     best = max((split.requests_per_s for split in splits), default=0.0)
 
-    def key(split: Split) -> tuple[float, ...]:
+    def key(split: WorkerSplit) -> tuple[float, ...]:
         is_tie = split.requests_per_s >= best * (1.0 - TIE)
         rate = best if is_tie else split.requests_per_s
         return -rate, split.num_devices * is_tie, split.first_token_s, split.step_s
@@ -381,7 +381,7 @@ class DisaggregatedResult:
     """The best deployments, and the coverage of both spaces."""
 
     deployments: Deployments
-    ranked: tuple[Split, ...]
+    ranked: tuple[WorkerSplit, ...]
     prefill_counts: Counts
     decode_counts: Counts
     elapsed_s: float

@@ -39,7 +39,12 @@ from meshwright.serve.answer import (
     serving_string,
 )
 from meshwright.serve.audited import facts_of
-from meshwright.serve.disaggregated import Deployments, Split, WorkerKind, search_disaggregated
+from meshwright.serve.disaggregated import (
+    Deployments,
+    WorkerKind,
+    WorkerSplit,
+    search_disaggregated,
+)
 from meshwright.serve.launching import server_faults, serving_faults
 from meshwright.serve.passes import ServingProblem, with_stored_weights
 from meshwright.serve.price import (
@@ -398,7 +403,7 @@ def disaggregate(
     return lawful(plan, facts_of(plan))
 
 
-def _deployment(found: Deployments, split: Split) -> Deployment:
+def _deployment(found: Deployments, split: WorkerSplit) -> Deployment:
     """Return a deployment with the full price of a worker of each kind."""
     problem, work = found.problem, found.problem.workload
     assert isinstance(work, Decode)

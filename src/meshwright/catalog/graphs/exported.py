@@ -64,7 +64,7 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Step:
+class ProgramStep:
     """One call of an operator."""
 
     name: str
@@ -97,7 +97,7 @@ class Program:
     """Inputs, calls in the order in which they run, and outputs."""
 
     inputs: tuple[Input, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[ProgramStep, ...]
     outputs: tuple[str, ...]
     version: str
     """Version of PyTorch."""
@@ -142,7 +142,7 @@ def graph_of(
             unknown.setdefault(step.operator, f"{name}.{step.name}")
     refuse_unknown(unknown, RULES, name)
     bound = _bound(program, sizes or {}, name, dims)
-    reader = _Reader(program, name, bound, repeats=repeats > 1)
+    reader = _ProgramReader(program, name, bound, repeats=repeats > 1)
     outputs = reader.read(dims or {})
     about = f"Imported from torch.export, PyTorch {program.version}."
     return reader.to.graph(name, outputs, origin=name, repeats=repeats, tiled=tiled, about=about)
@@ -218,7 +218,7 @@ def places_of(
     program: Program, name: str, dims: DimNames | None, bound: Mapping[str, int] | None = None
 ) -> dict[str, list[Place]]:
     """Return the places of each dim of the inputs, by its name in the graph and by its place."""
-    reader = _Reader(program, name, bound or {}, repeats=True)
+    reader = _ProgramReader(program, name, bound or {}, repeats=True)
     spec = reader.to.graph(name, reader.read(dims or {}), origin=name)
     found: dict[str, list[Place]] = {}
     tensors = [(e.name, e.meta) for e in program.given if isinstance(e.meta, TensorMeta)]
@@ -269,7 +269,7 @@ class _View:
     source: str
     root: str
     """The tensor at the bottom, which is not itself a view."""
-    step: Step
+    step: ProgramStep
     place: int
     """Index among the outputs of the step."""
     is_reordered: bool
@@ -296,7 +296,7 @@ def _word_bytes(program: Program) -> float:
     return 2.0
 
 
-def _names(steps: Sequence[Step]) -> Iterator[tuple[str, str]]:
+def _names(steps: Sequence[ProgramStep]) -> Iterator[tuple[str, str]]:
     """Yield other names for calls that overwrite: ``relu_`` has the result of ``relu``."""
     taken = {step.name for step in steps}
     used: Counter[str] = Counter()
@@ -310,7 +310,7 @@ def _names(steps: Sequence[Step]) -> Iterator[tuple[str, str]]:
             yield step.name, name
 
 
-class _Reader:
+class _ProgramReader:
     """Reads the steps of one program in order."""
 
     def __init__(
@@ -375,7 +375,7 @@ class _Reader:
             raise SpecError(Fault("size", str(error)), origin=self.name) from error
         return size if number is None else number
 
-    def _run(self, step: Step) -> None:
+    def _run(self, step: ProgramStep) -> None:
         """Read one step: its outputs are known from then on, an overwritten tensor is new."""
         self.metas |= dict(step.outputs)
         made = self._made(step)
@@ -393,7 +393,7 @@ class _Reader:
         if step.written and made:
             self._overwrite(step.written, made[0])
 
-    def _shown(self, step: Step) -> str:
+    def _shown(self, step: ProgramStep) -> str:
         """Return the tensor of which a step returns a view; empty where it makes a new one."""
         source = next((v.name for v in step.arguments.values() if isinstance(v, Ref)), "")
         if step.operator not in _VIEWS or not source or not step.outputs:
@@ -440,11 +440,11 @@ class _Reader:
         if operator in _PARTS | _PLACES:
             way = "slice_scatter" if operator in _PARTS else "select_scatter"
             put = {"self": source, "src": part, "dim": step.arguments.get("dim", 0)}
-            return self._called(Step(way, way, put, ()), put, [source.shape])
+            return self._called(ProgramStep(way, way, put, ()), put, [source.shape])
         message = f"is overwritten, and shows a part of another tensor by {operator!r}"
         raise SpecError(Fault(step.name, message, "copy it first (clone)"), origin=self.name)
 
-    def _made(self, step: Step) -> list[Any]:
+    def _made(self, step: ProgramStep) -> list[Any]:
         """Return the outputs of a step; its kernel has the name of the module with its weight."""
         metas = [meta for _, meta in step.outputs]
         tensors = [meta for meta in metas if isinstance(meta, TensorMeta)]
@@ -457,7 +457,7 @@ class _Reader:
         return made if isinstance(made, list) else [made] * len(metas)
 
     def _called(
-        self, step: Step, arguments: Mapping[str, Any], shapes: Sequence[Sequence[int]]
+        self, step: ProgramStep, arguments: Mapping[str, Any], shapes: Sequence[Sequence[int]]
     ) -> Made:
         self.budget.spend(steps=1, at=step.name)
         name = self.names.get(step.name, step.name)
@@ -472,7 +472,7 @@ class _Reader:
             self.to, step.rule, call, node=step.name, written=step.operator, origin=self.name
         )
 
-    def _arguments(self, step: Step) -> dict[str, Any]:
+    def _arguments(self, step: ProgramStep) -> dict[str, Any]:
         return {key: self._argument(value) for key, value in step.arguments.items()}
 
     def _argument(self, value: Any) -> Any:

@@ -19,8 +19,8 @@ from meshwright.catalog.graphs.exported import (
     DimNames,
     Input,
     Program,
+    ProgramStep,
     Ref,
-    Step,
     TensorMeta,
     graph_of,
     places_of,
@@ -178,7 +178,7 @@ def _plain(program: Any) -> Program:
     )
 
 
-def _steps(nodes: Any) -> Iterator[Step]:
+def _steps(nodes: Any) -> Iterator[ProgramStep]:
     """Yield the calls of a graph; places of one that makes several things are its outputs."""
     parts: dict[str, dict[int, str]] = {}
     for node in nodes:
@@ -197,7 +197,7 @@ def _steps(nodes: Any) -> Iterator[Step]:
             metas = enumerate(map(_meta, made))
             outputs = [(named.get(at, f"{node.name}.unused_{at}"), meta) for at, meta in metas]
         arguments = {key: _argument(value) for key, value in given.items()}
-        yield Step(node.name, _operator(node), arguments, tuple(outputs))
+        yield ProgramStep(node.name, _operator(node), arguments, tuple(outputs))
 
 
 def _argument(value: Any) -> Any:

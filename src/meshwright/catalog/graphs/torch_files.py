@@ -15,7 +15,7 @@ from typing import Any
 
 from meshwright.base.files import members_of
 from meshwright.catalog.files import json_content
-from meshwright.catalog.graphs.exported import Input, Meta, Program, Ref, Step, TensorMeta
+from meshwright.catalog.graphs.exported import Input, Meta, Program, ProgramStep, Ref, TensorMeta
 from meshwright.catalog.graphs.expressions import Expression, Size, read_expression
 
 _SCHEMA = 8
@@ -168,7 +168,7 @@ def _outputs(specs: Any) -> Iterator[str]:
             yield from [named["name"]] if named else []
 
 
-def _steps(nodes: Any, metas: _Metas) -> Iterator[Step]:
+def _steps(nodes: Any, metas: _Metas) -> Iterator[ProgramStep]:
     """Yield the calls of a graph."""
     for place, node in enumerate(nodes):
         target = str(node["target"])
@@ -183,7 +183,7 @@ def _steps(nodes: Any, metas: _Metas) -> Iterator[Step]:
             str(entry["name"] or at): _argument(entry["arg"])
             for at, entry in enumerate(node["inputs"])
         }
-        yield Step(str(name), operator, arguments, tuple(outputs))
+        yield ProgramStep(str(name), operator, arguments, tuple(outputs))
 
 
 def _argument(stated: Mapping[str, Any]) -> Any:

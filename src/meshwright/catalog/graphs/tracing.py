@@ -35,7 +35,7 @@ class UnevenError(ValueError):
 
 
 @dataclass(frozen=True, eq=False)
-class Factor:
+class ShapeFactor:
     """An axis, or a part of one after a reshape; two factors are the same only if they are one."""
 
     name: str
@@ -44,7 +44,7 @@ class Factor:
     """Older names win where several meet in a kernel."""
 
 
-Axis = tuple[Factor, ...]
+Axis = tuple[ShapeFactor, ...]
 """Factors side by side, the outer one first."""
 
 
@@ -73,7 +73,7 @@ class Value:
         """Return the value with its axes in another order."""
         return replace(self, axes=tuple(self.axes[self.axis(number)] for number in order))
 
-    def split(self, parts: Mapping[Factor, Sequence[Factor]]) -> Value:
+    def split(self, parts: Mapping[ShapeFactor, Sequence[ShapeFactor]]) -> Value:
         """Return the value with some factors taken apart."""
 
         def taken_apart(axis: Axis) -> Axis:
@@ -99,7 +99,7 @@ class Value:
             zip([()] * before + list(self.axes), shape, strict=True)
         ):
             times = size // size_of(axis)
-            added = (Factor(f"{self.source}.repeat{number}", times, age),) if times > 1 else ()
+            added = (ShapeFactor(f"{self.source}.repeat{number}", times, age),) if times > 1 else ()
             axes.append((*axis, *added) if inside else (*added, *axis))
         return replace(self, axes=tuple(axes))
 
@@ -117,7 +117,7 @@ class Value:
         left = [factor for axis in value.axes for factor in axis]
         axes = []
         for size in shape:
-            taken: list[Factor] = []
+            taken: list[ShapeFactor] = []
             while prod(factor.size for factor in taken) < size:
                 taken.append(left.pop(0))
             axes.append(tuple(taken))
@@ -134,7 +134,9 @@ def ends_of(sizes: Sequence[int]) -> list[int]:
     return [prod(sizes[: number + 1]) for number in range(len(sizes))]
 
 
-def split_at(factors: Sequence[Factor], sizes: Sequence[int]) -> dict[Factor, tuple[Factor, ...]]:
+def split_at(
+    factors: Sequence[ShapeFactor], sizes: Sequence[int]
+) -> dict[ShapeFactor, tuple[ShapeFactor, ...]]:
     """Return the parts into which to split factors so that cuts between other sizes fall on theirs.
 
     Raises
@@ -149,12 +151,12 @@ def split_at(factors: Sequence[Factor], sizes: Sequence[int]) -> dict[Factor, tu
             f"factors {[f.size for f in factors]} against {list(sizes)} along one axis"
         )
     starts = [1, *ends][: len(ends)]
-    parts: dict[Factor, tuple[Factor, ...]] = {}
+    parts: dict[ShapeFactor, tuple[ShapeFactor, ...]] = {}
     for factor, start, end in zip(factors, starts, ends, strict=True):
         inside = [cut for cut in cuts if start <= cut <= end]
         if len(inside) > 2:
             parts[factor] = tuple(
-                Factor(f"{factor.name}.{number}", after // before, factor.age)
+                ShapeFactor(f"{factor.name}.{number}", after // before, factor.age)
                 for number, (before, after) in enumerate(pairwise(inside))
             )
     return parts
@@ -230,7 +232,7 @@ class GraphBuilder:
         )
         return Value(name, tuple(axis for axis in axes if axis), axes, word_bytes)
 
-    def factor(self, hint: str, size: int, maker: str, *, is_held: bool = False) -> Factor:
+    def factor(self, hint: str, size: int, maker: str, *, is_held: bool = False) -> ShapeFactor:
         """Return a new factor, younger than all there are."""
         self.num_names += 1
         name, made_by = (
@@ -238,7 +240,7 @@ class GraphBuilder:
             for text in (hint, maker)
         )
         self.names.makers.setdefault(name, (made_by, is_held))
-        return Factor(name, size, self.num_names)
+        return ShapeFactor(name, size, self.num_names)
 
     def emit(
         self,
@@ -286,7 +288,7 @@ class GraphBuilder:
         axes: list[Axis] = []
         for key in writes:
             seen = max((_of_keys(value, keys, (key,)) for value, keys in operands), key=len)
-            axes.append(tuple(Factor(names[f], f.size, ages[names[f]]) for f in seen))
+            axes.append(tuple(ShapeFactor(names[f], f.size, ages[names[f]]) for f in seen))
         reads, weights = [], []
         for value, _ in operands:
             dims = tuple("*".join(names[factor] for factor in place) for place in value.places)
@@ -320,18 +322,18 @@ class GraphBuilder:
 
     def _names(
         self, operands: Sequence[tuple[Value, Keys]], writes: Keys
-    ) -> tuple[dict[Factor, str], dict[str, int]]:
+    ) -> tuple[dict[ShapeFactor, str], dict[str, int]]:
         """Return a name for each factor, one for those that are one dim here, and its age.
 
         The oldest name wins that is free in this kernel and has this size everywhere.
         """
-        roles: dict[tuple[Key, int], list[Factor]] = {}
+        roles: dict[tuple[Key, int], list[ShapeFactor]] = {}
         order = {key: place for place, key in enumerate(writes)}
         for value, keys in operands:
             for key, axis in zip(keys, value.axes, strict=True):
                 for number, factor in enumerate(axis):
                     roles.setdefault((key, number), []).append(factor)
-        names: dict[Factor, str] = {}
+        names: dict[ShapeFactor, str] = {}
         ages: dict[str, int] = {}
         for role in sorted(roles, key=lambda role: order.get(role[0], len(order))):
             factors = sorted(roles[role], key=lambda factor: factor.age)
@@ -340,7 +342,7 @@ class GraphBuilder:
             names |= dict.fromkeys(factors, name)
         return names, ages
 
-    def _free_name(self, factors: Sequence[Factor], taken: Mapping[str, int]) -> str:
+    def _free_name(self, factors: Sequence[ShapeFactor], taken: Mapping[str, int]) -> str:
         size, first = factors[0].size, factors[0].name
         names = [factor.name for factor in factors]
         for name in chain(names, (f"{first}_{number}" for number in count(2))):
@@ -439,7 +441,7 @@ def _aligned(operands: Sequence[tuple[Value, Keys]]) -> list[tuple[Value, Keys]]
     for given, keys in operands:
         factors = {factor for axis in (*given.places, *given.axes) for factor in axis}
         value = given.split({factor: (replace(factor),) for factor in factors})
-        parts: dict[Factor, tuple[Factor, ...]] = {}
+        parts: dict[ShapeFactor, tuple[ShapeFactor, ...]] = {}
         for key, axis in zip(keys, value.axes, strict=True):
             ends = sorted(cuts[key])
             sizes = [end // before for before, end in zip([1, *ends], ends, strict=False)]

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from meshwright.frameworks.chakra.groups import RankMesh
-from meshwright.frameworks.chakra.steps import Exchange, Stream, Work
-from meshwright.frameworks.chakra.wire import Collective, Compute, Message, Node
+from meshwright.frameworks.chakra.steps import RankExchange, RankWork, Stream
+from meshwright.frameworks.chakra.wire import Collective, Compute, Node, TraceMessage
 from meshwright.streams.forms import Send, StreamRounds, reverse
 
 
@@ -31,7 +31,7 @@ class CumulativeRounding:
         return number
 
 
-class Recorder:
+class TraceRecorder:
     """Writes down the nodes of one rank in the order of its program.
 
     Computation runs in this order. An exchange waits for the computation before it, and the
@@ -67,7 +67,9 @@ class Recorder:
         self._ahead, self._piece_began = self._piece_began, self._last
         self.arrived = []
 
-    def compute(self, name: str, work: Work, share: float = 1.0, after: Iterable[int] = ()) -> int:
+    def compute(
+        self, name: str, work: RankWork, share: float = 1.0, after: Iterable[int] = ()
+    ) -> int:
         """Write down a share of some work, and return its number."""
         needs = self.needs(self._last, self._pending, after)
         node = Compute(
@@ -78,7 +80,7 @@ class Recorder:
         self._last, self._pending = [node.number], []
         return node.number
 
-    def exchange(self, name: str, step: Exchange, *, holds_up: bool = True) -> None:
+    def exchange(self, name: str, step: RankExchange, *, holds_up: bool = True) -> None:
         """Write down a collective of a group; computation overlaps it or waits for it."""
         place = (step.axis, step.sizes)
         if place not in self._groups:
@@ -106,7 +108,7 @@ class Recorder:
         """Write down a message that the next computation waits for."""
         self._pending.append(self.message(name, (source, self.rank), num_bytes, tag, ()))
 
-    def finish(self, work: Work, after: Iterable[int]) -> None:
+    def finish(self, work: RankWork, after: Iterable[int]) -> None:
         """Write down the last computation, which waits for all collectives as well."""
         self.compute(work.name, work, after=[*self._last_of_group.values(), *after])
 
@@ -116,7 +118,9 @@ class Recorder:
         """Write down one end of a message from the first rank to the second."""
         source, destination = ends
         number, is_send = len(self.nodes) + 1, source == self.rank
-        node = Message(number, name, source, destination, round(num_bytes), tag, is_send, needs)
+        node = TraceMessage(
+            number, name, source, destination, round(num_bytes), tag, is_send, needs
+        )
         self.nodes.append(node)
         return number
 
@@ -169,7 +173,9 @@ class _Transit:
     held: dict[int, list[int]] = field(default_factory=dict)
     _arriving: list[tuple[int, int]] = field(default_factory=list)
 
-    def exchange(self, round_index: int, name: str, group: list[int], recorder: Recorder) -> None:
+    def exchange(
+        self, round_index: int, name: str, group: list[int], recorder: TraceRecorder
+    ) -> None:
         """Write down the messages of a round."""
         began = recorder.waiting()
         for number, send in self.stream_pass.sends.get((round_index, self.member), []):
@@ -204,7 +210,7 @@ class _Transit:
         return [number for item in own for number in self.held.get(item, [])]
 
 
-def write_stream(recorder: Recorder, form: Form, name: str, step: Stream) -> list[int]:
+def write_stream(recorder: TraceRecorder, form: Form, name: str, step: Stream) -> list[int]:
     """Write down an operator round by round; return the nodes that complete its own gradients.
 
     Where weights and gradients are both streamed, a round computes with the item of the round and
@@ -229,7 +235,7 @@ def write_stream(recorder: Recorder, form: Form, name: str, step: Stream) -> lis
 
 
 def _write_round(
-    recorder: Recorder,
+    recorder: TraceRecorder,
     transits: list[_Transit],
     round_index: int,
     name: str,

@@ -21,8 +21,8 @@ from meshwright.cost.memory import parameters_on_device
 from meshwright.cost.pipeline import micro_batches, send_bytes
 from meshwright.cost.problem import Problem
 from meshwright.frameworks.chakra.groups import PIPELINE_ENDS, RankMesh
-from meshwright.frameworks.chakra.recorder import Form, Recorder, write_stream
-from meshwright.frameworks.chakra.steps import Exchange, Pieces, Step, Work
+from meshwright.frameworks.chakra.recorder import Form, TraceRecorder, write_stream
+from meshwright.frameworks.chakra.steps import Pieces, RankExchange, RankWork, Step
 from meshwright.frameworks.chakra.wire import Groups, Node, SharedTrace, varint
 from meshwright.schedule.pipeline_schedules import TaskKind, schedules
 from meshwright.schedule.tasks import NONE, PassTask, pass_tasks
@@ -74,33 +74,35 @@ class DataParallelState:
         rows = ceil_div(self.problem.model.vocab_size, self.strategy.tp * self.strategy.tatp)
         return float(rows * self.problem.model.hidden_size)
 
-    def gathers(self, index: int) -> list[Exchange]:
+    def gathers(self, index: int) -> list[RankExchange]:
         """Return the all-gathers of the whole parameters of a piece."""
         word = self.optimizer.gathered_bytes_per_param(self.plan_options.zero_stage)
         kind = CollectiveKind.ALL_GATHER
         return [
-            Exchange(f"{held.kind} {kind}", kind, held.shard, held.params * word, is_early=True)
+            RankExchange(f"{held.kind} {kind}", kind, held.shard, held.params * word, is_early=True)
             for held in self.held(index)
             if held.params
         ]
 
-    def scatters(self, index: int) -> list[Exchange]:
+    def scatters(self, index: int) -> list[RankExchange]:
         """Return the reduce-scatters of the gradients of a piece over the shards."""
         return self._reductions(index, CollectiveKind.REDUCE_SCATTER, is_shard=False)
 
-    def sums(self, index: int) -> list[Exchange]:
+    def sums(self, index: int) -> list[RankExchange]:
         """Return the all-reduces of gradients over replicas: of all, or of shards under ZeRO."""
         return self._reductions(
             index, CollectiveKind.ALL_REDUCE, is_shard=self.plan_options.zero_stage > 0
         )
 
-    def tied_sum(self) -> Exchange:
+    def tied_sum(self) -> RankExchange:
         """Return the sum of the gradient of a tied table over both ends of the pipeline."""
         kind = CollectiveKind.ALL_REDUCE
         word = self.optimizer.reduced_gradient_bytes_per_param
-        return Exchange(f"table gradient {kind}", kind, PIPELINE_ENDS, self.table_params * word)
+        return RankExchange(f"table gradient {kind}", kind, PIPELINE_ENDS, self.table_params * word)
 
-    def _reductions(self, index: int, kind: CollectiveKind, *, is_shard: bool) -> list[Exchange]:
+    def _reductions(
+        self, index: int, kind: CollectiveKind, *, is_shard: bool
+    ) -> list[RankExchange]:
         word = self.optimizer.reduced_gradient_bytes_per_param
         found = []
         for held in self.held(index):
@@ -110,10 +112,10 @@ class DataParallelState:
                 axis = held.replicate
                 num_bytes = num_bytes / degree_of(held.shard, self.strategy)
             if held.params:
-                found.append(Exchange(f"{held.kind} gradient {kind}", kind, axis, num_bytes))
+                found.append(RankExchange(f"{held.kind} gradient {kind}", kind, axis, num_bytes))
         return found
 
-    def update(self, indices: Sequence[int]) -> Work:
+    def update(self, indices: Sequence[int]) -> RankWork:
         """Return the update of the parameters of some pieces: the traffic of the optimizer."""
         is_sharded = self.plan_options.zero_stage > 0
         params = sum(
@@ -123,7 +125,7 @@ class DataParallelState:
         )
         traffic_bytes = params * self.optimizer.step_traffic_bytes_per_param
         seconds = traffic_bytes / float(self.problem.rates.memory_bytes_per_s)
-        return Work("update", 0.0, traffic_bytes, seconds)
+        return RankWork("update", 0.0, traffic_bytes, seconds)
 
 
 class StepProgram:
@@ -234,7 +236,7 @@ class _RankWriter:
 
     def __init__(self, program: StepProgram, rank: int) -> None:
         self.program, self.state = program, program.state
-        self.recorder = Recorder(rank, program.mesh)
+        self.recorder = TraceRecorder(rank, program.mesh)
         self.pipeline = program.mesh.along(rank, "pp")
         self.stage = self.pipeline.index(rank)
         self.zero_stage = program.plan_options.zero_stage
@@ -283,16 +285,18 @@ class _RankWriter:
     def _play(self, label: str, steps: Iterable[Step]) -> None:
         """Write down the steps of a pass."""
         for step in steps:
-            if isinstance(step, Work):
+            if isinstance(step, RankWork):
                 self.recorder.compute(f"{step.name} {label}", step)
-            elif isinstance(step, Exchange):
+            elif isinstance(step, RankExchange):
                 self.recorder.exchange(f"{step.name} {label}", step)
             elif self.program.form is not None:
                 name = f"{step.work.name} {label}"
                 home = write_stream(self.recorder, self.program.form, name, step)
                 self.recorder.arrived += home
 
-    def _exchange(self, label: str, steps: Iterable[Exchange], *, holds_up: bool = True) -> None:
+    def _exchange(
+        self, label: str, steps: Iterable[RankExchange], *, holds_up: bool = True
+    ) -> None:
         for step in steps:
             self.recorder.exchange(f"{step.name} {label}", step, holds_up=holds_up)
 

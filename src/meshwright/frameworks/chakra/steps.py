@@ -29,7 +29,7 @@ INPUT_OF_LAYER = "layer input gradient"
 
 
 @dataclass(frozen=True)
-class Work:
+class RankWork:
     """Computation."""
 
     name: str
@@ -40,7 +40,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class RankExchange:
     """A collective over an axis, or over a group of axes."""
 
     name: str
@@ -58,14 +58,14 @@ class Exchange:
 class Stream:
     """An operator that streams its weights over tatp while it computes, round by round."""
 
-    work: Work
+    work: RankWork
     item_bytes: float
     """Size of one streamed sub-weight; 0 where none is streamed [bytes]."""
     accumulator_bytes: float
     """Size of one streamed gradient; 0 where none is streamed [bytes]."""
 
 
-Step = Work | Exchange | Stream
+Step = RankWork | RankExchange | Stream
 
 
 class Pieces:
@@ -90,7 +90,7 @@ class Pieces:
             self._known[index, kind] = tuple(_merged(self._steps(index, kind)))
         return self._known[index, kind]
 
-    def sums(self, index: int) -> list[Exchange]:
+    def sums(self, index: int) -> list[RankExchange]:
         """Return the all-reduces of weight gradients over axes other than data, once per step."""
         calls = [call for call in self._calls(index) if call.per_step]
         return [self._exchange(index, c) for c in calls if not c.axis.startswith(("dp", "edp"))]
@@ -150,7 +150,7 @@ class Pieces:
         return recompute is Recompute.FULL
 
     def _op_steps(
-        self, index: int, op: Op, work: Work, calls: Sequence[CollectiveCall]
+        self, index: int, op: Op, work: RankWork, calls: Sequence[CollectiveCall]
     ) -> Iterator[Step]:
         """Yield the exchanges of an operator before its work, then the work, then the others."""
         own = [call for call in calls if call.site.partition(":")[0] == op.name]
@@ -171,12 +171,14 @@ class Pieces:
             yield work
         yield from (self._exchange(index, call) for call in late)
 
-    def _exchange(self, index: int, call: CollectiveCall) -> Exchange:
+    def _exchange(self, index: int, call: CollectiveCall) -> RankExchange:
         """Return a call with its bytes."""
         name = f"{call.tensor.name} {call.kind}"
         is_early = call.is_regather or call.of_weight
         sizes = tuple(self.problem.pieces[index].sizes.items()) if "/" in call.axis else ()
-        return Exchange(name, call.kind, call.axis, self._num_bytes(index, call), is_early, sizes)
+        return RankExchange(
+            name, call.kind, call.axis, self._num_bytes(index, call), is_early, sizes
+        )
 
     def _num_bytes(self, index: int, call: CollectiveCall) -> float:
         """Return the bytes of the full tensor of a call on one rank [bytes]."""
@@ -201,13 +203,13 @@ _PHASES = {
 }
 
 
-def _forward(op: Op, cost: OpCost) -> Work:
+def _forward(op: Op, cost: OpCost) -> RankWork:
     """Return the work of an operator in the forward pass."""
     figures = (cost.forward_flops, cost.forward_traffic_bytes, cost.forward_s)
-    return Work(op.name, *map(number_at, figures))
+    return RankWork(op.name, *map(number_at, figures))
 
 
-def _backward(op: Op, cost: OpCost, phases: tuple[Phase, ...]) -> Work:
+def _backward(op: Op, cost: OpCost, phases: tuple[Phase, ...]) -> RankWork:
     """Return the work of an operator in the phases of a backward pass.
 
     The two gradients of a matrix product have equal FLOPs; all other operators have one gradient.
@@ -222,7 +224,7 @@ def _backward(op: Op, cost: OpCost, phases: tuple[Phase, ...]) -> Work:
         Phase.WEIGHT_GRADIENT: cost.weight_gradient_s,
     }
     share = sum(share_of[phase] for phase in phases)
-    return Work(
+    return RankWork(
         f"{op.name} gradient",
         share * number_at(cost.backward_flops),
         share * number_at(cost.backward_traffic_bytes),
@@ -232,9 +234,9 @@ def _backward(op: Op, cost: OpCost, phases: tuple[Phase, ...]) -> Work:
 
 def _merged(steps: Iterable[Step]) -> Iterator[Step]:
     """Yield the steps with neighbouring work joined, and work that does nothing left out."""
-    waiting: Work | None = None
+    waiting: RankWork | None = None
     for step in steps:
-        if not isinstance(step, Work):
+        if not isinstance(step, RankWork):
             if waiting is not None:
                 yield waiting
             waiting = None
@@ -245,9 +247,9 @@ def _merged(steps: Iterable[Step]) -> Iterator[Step]:
         yield waiting
 
 
-def _both(first: Work, second: Work) -> Work:
+def _both(first: RankWork, second: RankWork) -> RankWork:
     """Return two works as one."""
-    return Work(
+    return RankWork(
         f"{first.name.partition(' .. ')[0]} .. {second.name}",
         first.flops + second.flops,
         first.traffic_bytes + second.traffic_bytes,

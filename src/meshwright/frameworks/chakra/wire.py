@@ -52,7 +52,7 @@ class Collective:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class TraceMessage:
     """One end of a message: a send where the rank is its source, a receive where it is not.
 
     Both ends name the same source, destination, tag and size.
@@ -68,7 +68,7 @@ class Message:
     needs: tuple[int, ...] = ()
 
 
-Node = Compute | Collective | Message
+Node = Compute | Collective | TraceMessage
 
 Groups = Mapping[int, tuple[int, ...]]
 """Ranks of each group by its name."""
@@ -185,7 +185,7 @@ class SharedTrace:
             at += len(length) + len(head)
             if isinstance(node, Collective) and node.group is not None:
                 groups.append((at, node.group))
-            elif isinstance(node, Message):
+            elif isinstance(node, TraceMessage):
                 _, destination, *behind = (_attribute(*one) for one in _ends(node))
                 after = at - sum(map(len, behind))
                 ends += ((after, node.destination), (after - len(destination), node.source))
@@ -251,7 +251,7 @@ def _exchange(node: Collective) -> _Attributes:
     return attributes
 
 
-def _ends(node: Message) -> _Attributes:
+def _ends(node: TraceMessage) -> _Attributes:
     """Return both ends, tag and size of a message."""
     return [
         ("comm_src", _INT32, node.source),

@@ -14,8 +14,8 @@ from meshwright.cost.step import price_one
 from meshwright.frameworks.chakra.groups import PIPELINE_ENDS, RankMesh
 from meshwright.frameworks.chakra.recorder import CumulativeRounding
 from meshwright.frameworks.chakra.step_program import StepProgram
-from meshwright.frameworks.chakra.steps import Exchange, Stream
-from meshwright.frameworks.chakra.wire import Collective, Compute, Message
+from meshwright.frameworks.chakra.steps import RankExchange, Stream
+from meshwright.frameworks.chakra.wire import Collective, Compute, TraceMessage
 from meshwright.schedule.pipeline_schedules import TaskKind
 from meshwright.sharding.strategy import (
     AXES,
@@ -105,7 +105,7 @@ def test_programs_run_to_their_end(case):
 def test_a_message_that_nobody_sends_is_noticed():
     *_, program = made("1f1b")
     programs = [program.nodes(rank) for rank in range(program.num_ranks)]
-    programs[0] = [n for n in programs[0] if not (isinstance(n, Message) and n.is_send)]
+    programs[0] = [n for n in programs[0] if not (isinstance(n, TraceMessage) and n.is_send)]
     with pytest.raises(AssertionError, match="one end"):
         Replay(programs, program.groups).run()
 
@@ -126,14 +126,14 @@ def test_nodes_are_numbered_and_wait_for_earlier_ones(case):
             if isinstance(node, Collective):
                 assert rank in program.groups[node.group]
                 assert node.group_size == len(program.groups[node.group]) > 1
-            if isinstance(node, Message):
+            if isinstance(node, TraceMessage):
                 assert rank == (node.source if node.is_send else node.destination)
 
 
 def test_tags_are_unique_between_two_ranks(case):
     *_, programs = case
     for nodes in programs:
-        keys = [(n.source, n.destination, n.tag) for n in nodes if isinstance(n, Message)]
+        keys = [(n.source, n.destination, n.tag) for n in nodes if isinstance(n, TraceMessage)]
         assert len(set(keys)) == len(keys)
 
 
@@ -258,7 +258,7 @@ def test_streams_make_the_transfers_of_their_form(name):
         node.num_bytes
         for rank in group
         for node in programs[rank]
-        if isinstance(node, Message) and node.is_send and node.destination in group
+        if isinstance(node, TraceMessage) and node.is_send and node.destination in group
     )
     sub_bytes = sum(step_bytes(program, i) for i in pieces_of(program, 0))
     expected = program.num_micro_batches * rounds_sends * sub_bytes * (2 + gradient_words(what))
@@ -315,7 +315,7 @@ def test_pipeline_sends_in_both_directions():
         node
         for rank in range(program.num_ranks)
         for node in program.nodes(rank)
-        if isinstance(node, Message) and node.is_send
+        if isinstance(node, TraceMessage) and node.is_send
     ]
     data_ranks = int(strategy.num_devices // strategy.pp)
     assert len(sends) == 2 * boundaries * program.num_micro_batches * data_ranks
@@ -328,11 +328,11 @@ def test_halves_of_a_zero_bubble_backward_pass_are_the_whole():
     def figures(*kinds):
         steps = [step for kind in kinds for step in program.pieces.steps(0, kind)]
         work = [step.work if isinstance(step, Stream) else step for step in steps]
-        work = [step for step in work if not isinstance(step, Exchange)]
+        work = [step for step in work if not isinstance(step, RankExchange)]
         return (
             sum(step.flops for step in work), sum(step.traffic_bytes for step in work),
             sum(step.seconds for step in work),
-            sum(step.num_bytes for step in steps if isinstance(step, Exchange)),
+            sum(step.num_bytes for step in steps if isinstance(step, RankExchange)),
             sum(step.item_bytes for step in steps if isinstance(step, Stream)),
             sum(step.accumulator_bytes for step in steps if isinstance(step, Stream)),
         )  # fmt: skip

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from meshwright.frameworks.chakra.wire import (
     Collective,
     Compute,
-    Message,
     SharedTrace,
+    TraceMessage,
     delimited,
     encoded_trace,
     varint,
@@ -34,8 +34,8 @@ def all_reduce(number, name, needs=()):
 def golden_programs():
     """Yield the name of each example with the nodes of each of its ranks."""
     yield "all_reduce_1MiB_8ranks", [[all_reduce(rank + 1, "all_reduce")] for rank in range(8)]
-    send = Message(1, "s", 0, 3, MIB, 1, is_send=True)
-    receive = Message(2, "r", 0, 3, MIB, 1, is_send=False)
+    send = TraceMessage(1, "s", 0, 3, MIB, 1, is_send=True)
+    receive = TraceMessage(2, "r", 0, 3, MIB, 1, is_send=False)
     yield "p2p_0_to_3_1MiB_8ranks", [[send], [], [], [receive], [], [], [], []]
     steps = [
         Compute(1, "c", duration_us=10),
@@ -115,8 +115,8 @@ def test_a_shared_trace_is_that_of_the_other_rank():
     def program(group, left, right):
         yield Compute(1, "c", 10, 20, 3)
         yield Collective(2, "g F0", CollectiveKind.ALL_GATHER, MIB, 4, group, (1,))
-        yield Message(3, "s F0", left, right, MIB, 7, is_send=True, needs=(2,))
-        yield Message(4, "r F0", right, left, MIB, 8, is_send=False)
+        yield TraceMessage(3, "s F0", left, right, MIB, 7, is_send=True, needs=(2,))
+        yield TraceMessage(4, "r F0", right, left, MIB, 8, is_send=False)
         yield Collective(5, "g F1", CollectiveKind.ALL_GATHER, MIB, 4, group, (1, 4))
 
     shared = SharedTrace(program(1000, 3, 100))
@@ -166,7 +166,7 @@ nodes = st.lists(
             st.one_of(st.none(), rank),
             needs,
         ),
-        st.builds(Message, number, text, rank, rank, size, rank, st.booleans(), needs),
+        st.builds(TraceMessage, number, text, rank, rank, size, rank, st.booleans(), needs),
     ),
     max_size=5,
 )
@@ -177,7 +177,7 @@ def expected_attributes(node):
         if not node.num_ops and not node.tensor_bytes:
             return {}
         return {"num_ops": max(node.num_ops, 1), "tensor_size": node.tensor_bytes}
-    if isinstance(node, Message):
+    if isinstance(node, TraceMessage):
         return {
             "comm_src": node.source, "comm_dst": node.destination, "comm_tag": node.tag,
             "comm_size": node.num_bytes,
