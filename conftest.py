@@ -5,6 +5,7 @@ more CPU time than one should.
 """
 
 import time
+from collections.abc import Generator
 from contextlib import suppress
 
 import pytest
@@ -21,7 +22,7 @@ MOST_CPU_S = 2.0
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item):
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Keep the CPU time of a test with its report."""
     started_s = time.process_time()
     try:
@@ -30,7 +31,7 @@ def pytest_runtest_call(item):
         item.user_properties.append(("cpu_s", time.process_time() - started_s))
 
 
-def pytest_terminal_summary(terminalreporter):
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Name the tests that are to be smaller or to be marked as slow."""
     reports = terminalreporter.stats.get("passed", [])
     used = {report.nodeid: dict(report.user_properties).get("cpu_s", 0.0) for report in reports

@@ -194,7 +194,7 @@ def test_nodes_come_back(written):
         assert read.duration_us == getattr(node, "duration_us", 0)
         assert read.attributes == {"is_cpu_op": 0} | expected_attributes(node)
         kind = type(node).__name__.lower()
-        if kind == "message":
+        if kind == "tracemessage":
             kind = "send" if node.is_send else "receive"
         assert read.type == kind
 
