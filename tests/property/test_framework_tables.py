@@ -1,12 +1,16 @@
 """A framework is one table: what its rows write is read back, and written again as it was."""
 
 import pytest
+from hand_made_plans import build
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.frameworks.framework import exporters, readers
+from meshwright.frameworks.reading.files import read_job
 from meshwright.frameworks.reading.given import Given, Statement
+from meshwright.frameworks.registry import export
 from meshwright.frameworks.table import PLAIN, text_of
+from meshwright.sharding.strategy import ContextKind, Recompute, ScheduleKind
 
 TABLES = {one.table_name: one.table for one in (*readers.values(), *exporters.values())}
 FORMS = {"text": text_of, "tree": lambda value: value}
@@ -92,3 +96,55 @@ def test_a_switch_that_is_on_is_not_taken_for_the_number_one():
     assert 1 in PLAIN
     assert row.written({"has_fsdp": True, "zero_stage": "3"}) == "optim_grads_params"
     assert row.written({"has_fsdp": False, "zero_stage": "3"}) is None
+
+
+DEGREE = st.sampled_from([1, 1, 2, 4])
+PLANS = st.fixed_dictionaries(
+    {"tp": DEGREE, "pp": DEGREE, "cp": st.sampled_from([1, 1, 2]), "dp_shard": DEGREE,
+     "micro_batch_size": st.sampled_from([1, 2]),
+     "num_virtual_stages": st.sampled_from([1, 1, 2])}
+)  # fmt: skip
+CHOICES = st.fixed_dictionaries(
+    {"zero_stage": st.integers(0, 3), "recompute": st.sampled_from(Recompute),
+     "context_kind": st.sampled_from(ContextKind), "sequence_parallel": st.booleans(),
+     "reshard_after_forward": st.booleans(), "overlap_data_parallel": st.booleans()}
+)  # fmt: skip
+TARGETS = sorted(name for name, one in exporters.items() if one.is_text and name != "torchtune")
+"""Targets for plans that train all weights; of one that trains adapters: tests/cases."""
+STATED = {"tp": "tp", "pp": "pp", "cp": "cp", "micro_batch_size": "micro_batch_size"}
+
+
+def comparable(degrees, choices):
+    """Return choices that mean something beside these degrees."""
+    interleaves = degrees["num_virtual_stages"] > 1 and degrees["pp"] > 1
+    kind = ScheduleKind.INTERLEAVED if interleaves else ScheduleKind.ONE_F_ONE_B
+    plain = {"schedule": kind, "overlap_tensor_parallel": False}
+    if degrees["tp"] == 1:
+        plain["sequence_parallel"] = False
+    if degrees["dp_shard"] * degrees["cp"] == 1:
+        plain["zero_stage"] = 0
+    return choices | plain
+
+
+@settings(max_examples=25, deadline=None)
+@given(degrees=PLANS, choices=CHOICES, target=st.sampled_from(TARGETS))
+def test_a_plan_that_is_written_is_read_back(tmp_path_factory, degrees, choices, target):
+    plan = build(degrees, comparable(degrees, choices), batch=64, optimizer="fsdp-mixed",
+                 length=4096, software={"framework": target})  # fmt: skip
+    if exporters[target].refusals(plan):
+        return
+    files = export(plan, target, tmp_path_factory.mktemp("plan"))
+    devices = plan.best.estimate.num_devices_used
+    options = read_job(files, num_devices=lambda: devices, stated=("model",)).options
+    for ours, degree in STATED.items():
+        assert int(options.get(ours) or 1) == degrees[degree], ours
+    assert int(options.get("num_virtual_stages") or 1) == degrees["num_virtual_stages"]
+    chosen = plan.best.plan_options
+    assert options["recompute"] == chosen.recompute
+    assert (options["global_batch"], options["seq"]) == (64, 4096)
+    if degrees["tp"] > 1 and "sequence_parallel" in options:
+        assert options["sequence_parallel"] == ("on" if chosen.sequence_parallel else "off")
+    keeps = chosen.zero_stage == 3 and not chosen.reshard_after_forward
+    stages = {0: {"0"}, 1: {"1"}, 2: {"2", "3"}, 3: {"3", "2"} if keeps else {"3"}}
+    if degrees["dp_shard"] * degrees["cp"] > 1:
+        assert str(options["zero_stage"]) in stages[chosen.zero_stage]

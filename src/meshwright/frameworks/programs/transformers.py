@@ -428,6 +428,7 @@ def _optimizer(given: Given, framework: str) -> str | None:
     adapts |= tuned in ("lora", "qlora")
     if adapts:  # whose state is the same to a price, whatever updates it
         given.text("optim", "optimizer"), given.text("ds.optimizer.type")
+        given.value("ds.data_types.grad_accum_dtype")
         return "adapters"
     name = given.word("optim", "optimizer", among=OPTIMIZERS)
     own = given.word("ds.optimizer.type", among=OPTIMIZERS)
@@ -438,7 +439,9 @@ def _optimizer(given: Given, framework: str) -> str | None:
         return "sgd"
     if "8bit" in kind:
         return "deepspeed-adam-8bit" if framework == "deepspeed" else "fsdp-adam-8bit"
-    return None
+    # DeepSpeed 0.19 runtime/config.py: the type in which gradients are summed
+    summed = given.word("ds.data_types.grad_accum_dtype", among=("fp32", "fp16", "bf16"))
+    return "deepspeed-adam-fp32-gradients" if summed == "fp32" else None
 
 
 def _stored_weights(given: Given, is_frozen: bool) -> str | None:
