@@ -123,7 +123,7 @@ MUTANTS = (
     Mutant("energy_without_idle_power", "cost/energy.py",
            'parts["idle_j"] = idle_w * step_s * num_devices',
            'parts["idle_j"] = 0.0 * step_s * num_devices', "train"),
-    Mutant("money_of_one_device", "cost/energy.py",
+    Mutant("money_of_one_device", "cost/money.py",
            "return step_s * num_devices * (rent / SECONDS_PER_HOUR)",
            "return step_s * (rent / SECONDS_PER_HOUR)", "train serve"),
     Mutant("utilization_of_half_of_the_peak", "train/price.py",

@@ -699,10 +699,10 @@ def route(asked: ask.Route, call: Call) -> list[RoutedFlows]:
         import json
 
         from meshwright.catalog.flow_files import SCHEMA
-        from meshwright.show.flows import routed_record
+        from meshwright.show.flows import routes_of
 
-        records = [routed_record(routed) for routed in found]
-        text = json.dumps({"schema": SCHEMA, "scenarios": records}, indent=1) + "\n"
+        content = {"schema": SCHEMA, "scenarios": routes_of(found).scenarios}
+        text = json.dumps(content, indent=1) + "\n"
         write_whole(asked.out, text, force=asked.force)
     return found
 

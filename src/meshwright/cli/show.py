@@ -27,7 +27,7 @@ SCHEMAS = {
     "placement": ("wafer.answer", "PlacedPlan"),
     "placements": ("wafer.answer", "Placements"),
     "flows": ("show.flows", "PlayedFlows"),
-    "routes": ("show.flows", "Routes"),
+    "routes": ("show.flows", "ShownRoutes"),
     "partition-plan": ("sram.answer", "PartitionPlan"),
     "fusion": ("dataflow.fusion.answer", "FusionAnswer"),
     "job": ("frameworks.reading.job", "Job"),

@@ -137,19 +137,18 @@ class RoutedScenario(TypedDict):
 
 
 @dataclass(frozen=True)
-class Routes:
+class ShownRoutes:
     """Scenarios with their routes."""
 
     scenarios: Sequence[RoutedScenario]
 
 
-def routes_of(found: Sequence[RoutedFlows]) -> Routes:
+def routes_of(found: Sequence[RoutedFlows]) -> ShownRoutes:
     """Return scenarios with their routes as a flow file holds them, with loads and proofs."""
-    return Routes([routed_record(routed) for routed in found])
+    return ShownRoutes([_routed(routed) for routed in found])
 
 
-def routed_record(routed: RoutedFlows) -> RoutedScenario:
-    """Return a scenario with its routes as a flow file holds it, with loads and proofs."""
+def _routed(routed: RoutedFlows) -> RoutedScenario:
     phases: list[PhaseRecord] = [
         {
             "num_flows": len(phase.flows),

@@ -8,7 +8,7 @@ from typing import Any
 
 from meshwright.base.units import format_bytes, format_seconds, format_si
 from meshwright.show.declared import Declared, Software
-from meshwright.show.flows import PlayedFlows, PlayedScenario, RoutedScenario, Routes
+from meshwright.show.flows import PlayedFlows, PlayedScenario, RoutedScenario, ShownRoutes
 from meshwright.show.model import ShownModel, ShownOperator
 from meshwright.show.networks import Collectives, Network, Topologies
 from meshwright.view.declared_values import DeclaredValue, origin_text, value_text
@@ -266,8 +266,8 @@ def _played(found: PlayedScenario) -> Iterator[Table]:
                     links)  # fmt: skip
 
 
-@view(Routes)
-def routes_page(found: Routes) -> Page:
+@view(ShownRoutes)
+def routes_page(found: ShownRoutes) -> Page:
     """Return the page of flows with their routes."""
     rows = [
         (_short(one["name"]), len(one["flows"]), len(one["links"]),

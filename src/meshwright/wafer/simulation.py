@@ -111,13 +111,8 @@ class Exchanges:
         self, plan_options: PlanOptions, groups: AxisNetwork, ranks: Ranks, network: Network,
         launch_s: float,
     ) -> None:  # fmt: skip
-        self.plan_options, self.groups, self.ranks, self.network = (
-            plan_options,
-            groups,
-            ranks,
-            network,
-        )
-        self.launch_s = launch_s
+        self.plan_options, self.groups, self.ranks = plan_options, groups, ranks
+        self.network, self.launch_s = network, launch_s
         self._by_algorithm: dict[tuple[object, ...], PlacedExchange] = {}
         self._of: dict[tuple[Message, int], PlacedExchange] = {}
         self._between: dict[tuple[int, int], PlacedExchange] = {}

@@ -113,8 +113,6 @@ class SearchCounts(Brief):
 class Fusion(Brief):
     """The best partitions of a problem."""
 
-    fidelity: ClassVar[str] = "closed_form"
-
     problem: FusionProblem
     partitions: tuple[Partition, ...]
     micro_batch: int
