@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -32,7 +33,8 @@ def plain_data(value: object, *, with_defaults: bool = False) -> Any:
     """Return declarations, dataclasses and columns as plain data, ready for JSON.
 
     A dataclass may name properties to be written with its fields: ``DERIVED`` holds the property
-    by the name of its entry; ``WRITTEN`` holds those that are written in place of all fields.
+    by the name of its entry. An answer that holds more than is written has ``WRITTEN`` in place of
+    its fields: the path of each entry by its name, such as ``{"fits": "best.estimate.fits"}``.
 
     Parameters
     ----------
@@ -45,8 +47,8 @@ def plain_data(value: object, *, with_defaults: bool = False) -> Any:
             return value.model_dump(mode="json", exclude_defaults=not with_defaults)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             own = {e.name: e.name for e in dataclasses.fields(value)}
-            named = getattr(value, "WRITTEN", {**own, **getattr(value, "DERIVED", {})})
-            return {name: plain(getattr(value, source)) for name, source in named.items()}
+            named = getattr(value, "WRITTEN", None) or {**own, **getattr(value, "DERIVED", {})}
+            return {name: plain(attrgetter(source)(value)) for name, source in named.items()}
         if isinstance(value, Mapping):
             return {str(key): plain(entry) for key, entry in value.items()}
         if isinstance(value, list | tuple):

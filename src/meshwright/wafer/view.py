@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from meshwright.base.units import format_seconds
 from meshwright.train.answer import HotLink
-from meshwright.train.report import question_line
+from meshwright.train.words import question_line
 from meshwright.view.drawn import largest
 from meshwright.view.parts import Page, Plot, Section, Table, Tile, Whole
 from meshwright.view.registry import view
