@@ -386,7 +386,7 @@ def estimate(asked: ask.Estimate, call: Call) -> Plan | ServingPlan | Disaggrega
         known.refuse_idle(reading, idle, "applies only to training")
         split = {"tp": known.tp or 1, "pp": known.pp or 1} if job is None else {}
         return _serving(reading, known.to(ask.Serve).but(top=1, **split), call)
-    known.refuse_idle(reading, ask.Requests.options, "applies only to serving, with --batch")
+    known.refuse_idle(reading, ask.Requests.options, "applies only to serving, without --seq")
     return _saved(_priced(known, call, reading=reading), asked)
 
 
