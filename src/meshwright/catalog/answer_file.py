@@ -110,7 +110,7 @@ class AnswerFile(Generic[Answer]):
             raise SpecError(faults, origin=origin)
         return answer
 
-    def _check_workload(self, data: Mapping[str, Any], origin: str) -> None:
+    def _check_workload(self, data: Mapping[str, object], origin: str) -> None:
         """Refuse an answer about other work in one line, not field by field."""
         work = data.get("workload")
         kind = work.get("kind", "training") if isinstance(work, Mapping) else None
@@ -136,7 +136,7 @@ class AnswerFile(Generic[Answer]):
 _OUT = "write one with plan --out FILE.json"
 
 
-def _parsed(text: str, origin: str) -> dict[str, Any]:
+def _parsed(text: str, origin: str) -> dict[str, object]:
     """Return the object of a JSON text, if it has the layout of this version."""
     data = json_content(text, origin)
     if not isinstance(data, dict) or "format" not in data:
@@ -164,7 +164,7 @@ def _not_finite(value: object, path: str) -> Iterator[Fault]:
             yield from _not_finite(entry, f"{path}.{index}")
 
 
-def _rename(data: Any) -> None:
+def _rename(data: object) -> None:
     """Bring fields of earlier versions under their present names, in place.
 
     ``fused_loss`` of the software meant logits that are never whole, which ``loss: linear`` says.
