@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
 from textwrap import dedent
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_origin, get_type_hints
 
 from pydantic import Field, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
@@ -102,7 +102,7 @@ def _printed(kind: type) -> type:
 
 def _entry(kind: type, path: Sequence[str]) -> Any:
     """Return the type of the value at a path of an answer, with the text under it."""
-    first, *rest = path
+    kind, (first, *rest) = get_origin(kind) or kind, path
     made = getattr(kind, first, None)
     getter = getattr(made, "fget", None) or getattr(made, "func", None)
     holds = get_type_hints(getter)["return"] if getter else get_type_hints(kind)[first]

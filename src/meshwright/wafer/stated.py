@@ -108,7 +108,7 @@ def _played(plan: Plan) -> PlayedPlacement:
     return PlayedPlacement(
         **_placed(plan),
         contended_s=plan.best.estimate.step_time_s,
-        simulated_s=simulate(plan).step_time_s,
+        simulated_s=simulate(plan).step.step_time_s,
         closed_form_s=placement.closed_form_s,
         slowdown=dict(placement.slowdown),
         hottest_links=tuple(placement.hottest_links),

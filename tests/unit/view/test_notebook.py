@@ -269,7 +269,7 @@ def test_a_plan_on_a_wafer_is_played_with_the_links_that_it_shares():
     assert mw.timeline(found).plot("time").to_dict()["title"]["text"] == "The step over time"
     assert played.plot("links").to_dict()
     (whole,) = played.page().sections[0].parts
-    assert sum(whole.parts.values()) == pytest.approx(whole.whole) == played.step_time_s
+    assert sum(whole.parts.values()) == pytest.approx(whole.whole) == played.step.step_time_s
 
 
 @pytest.mark.slow
