@@ -245,13 +245,14 @@ def in_present_words(old: Any) -> Any:
 
 
 def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
-    """Yield each place at which two answers differ."""
+    """Yield each place at which two answers differ; a new field without a value says nothing."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in [*old, *(key for key in new if key not in old)]:
             if key not in new:
                 yield f"{path}.{key}: gone"
             elif key not in old:
-                yield f"{path}.{key}: new"
+                if new[key] not in (None, [], {}, ""):
+                    yield f"{path}.{key}: new"
             elif key not in CLOCK:
                 yield from differences(old[key], new[key], f"{path}.{key}")
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):

@@ -54,9 +54,17 @@ if TYPE_CHECKING:
     from meshwright.sram.answer import PartitionPlan
     from meshwright.sram.partition import Cut
     from meshwright.sweep.answer import SweepAnswer
-    from meshwright.train.answer import Candidate, Deadline, Front, Plan, Replan
-    from meshwright.train.compare import Comparison
-    from meshwright.train.explain import Explanation
+    from meshwright.train.answer import (
+        Candidate,
+        Check,
+        Comparison,
+        Deadline,
+        Explanation,
+        Fit,
+        Front,
+        Plan,
+        Replan,
+    )
     from meshwright.train.measured.diagnose import Diagnosis
     from meshwright.train.placer import Placer
     from meshwright.train.timeline import StepTimeline
@@ -143,43 +151,51 @@ def reported(answer: Callable[[Q, Call], T]) -> Callable[[Q, Call], T]:
         if question.report is not None:
             from meshwright.view.html import write_page
 
-            page = cast(Any, found).page(**_beside(found))
+            page = cast(Any, found).page(**beside(found))
             write_page(page, question.report, force=question.force)
         return found
 
     return written
 
 
-def _beside(found: Any) -> dict[str, Any]:
+def beside(found: Any) -> dict[str, Any]:
     """Return the parts that other rooms add to the report of an answer."""
     from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
-    from meshwright.train.answer import Deadline, Plan, Replan
+    from meshwright.train.answer import Deadline, Explanation, Plan, Replan
 
     if isinstance(found, ServingPlan | DisaggregatedPlan):
         return _server_launch(found)
-    if isinstance(found, Replan | Deadline):
+    if isinstance(found, Replan | Deadline | Explanation):
         found = found.plan
-    return _launch(found) | _map(found) if isinstance(found, Plan) else {}
+    return _launch(found) | grid_of(found) | line_of(found) if isinstance(found, Plan) else {}
 
 
-def _map(found: Plan) -> dict[str, Any]:
-    """Return the picture of the grid of a plan, and its step over time on it."""
+def grid_of(found: Plan, axis: str | None = None) -> dict[str, Any]:
+    """Return the picture of the grid of a plan, coloured by the groups of an axis."""
     if found.best.placement is None:
         return {}
     from meshwright.base.errors import UnsupportedError
-    from meshwright.wafer.picture import draw
+    from meshwright.view.parts import Picture
+    from meshwright.wafer.picture import draw, wafer_text
     from meshwright.wafer.svg import wafer_svg
+
+    with suppress(UnsupportedError):
+        drawn = draw(found, axis)
+        says = ("Each device with its ranks, each link with the share of the step during which it "
+                "carries something")  # fmt: skip
+        text = "\n".join(wafer_text(drawn))
+        return {"grid": Picture("Devices, groups and load of links", says, wafer_svg(drawn), text)}
+    return {}
+
+
+def line_of(found: Plan) -> dict[str, Any]:
+    """Return the step of a plan over time."""
+    from meshwright.base.errors import UnsupportedError
     from meshwright.wafer.timeline import timeline as of_plan
 
-    made: dict[str, Callable[[], object]] = {
-        "map_svg": lambda: wafer_svg(draw(found)),
-        "line": lambda: of_plan(found),
-    }
-    shown: dict[str, Any] = {}
-    for name, make in made.items():
-        with suppress(UnsupportedError):
-            shown[name] = make()
-    return shown
+    with suppress(UnsupportedError):
+        return {"line": of_plan(found)}
+    return {}
 
 
 def _server_launch(found: ServingPlan | DisaggregatedPlan) -> dict[str, Any]:
@@ -201,7 +217,7 @@ def report_of(found: Plan) -> str:
     """Return the report of a plan as HTML, with the parts of other rooms."""
     from meshwright.view.html import html_of
 
-    return html_of(found.page(**_beside(found)))
+    return html_of(found.page(**beside(found)))
 
 
 def _launch(found: Plan) -> dict[str, Any]:
@@ -227,7 +243,8 @@ def plan(asked: ask.Plan, call: Call) -> Plan | Front | Replan | Deadline:
 
     if _is_replan(asked):
         return _replan(asked, call)
-    asked = with_job(asked, keeps_strategy=False)[0]
+    given = asked
+    asked, job = with_job(asked, keeps_strategy=False)
     reading = asked.reading()
     asked.refuse_idle(reading, ("without",), "applies only with --from PLAN.json")
     if asked.pareto:
@@ -245,7 +262,8 @@ def plan(asked: ask.Plan, call: Call) -> Plan | Front | Replan | Deadline:
             known.model, known.system, known.workload, command=call.command,
             **_shared(asked, call, known),
         )  # fmt: skip
-    return _saved(_best_plan(asked, call, known), asked)
+    best = _best_plan(asked, call, known)
+    return _saved(best if job is None else replace(best, yours=_as_it_runs(given)), asked)
 
 
 def _shared(asked: Any, call: Call, known: Declared) -> dict[str, Any]:
@@ -368,16 +386,20 @@ def estimate(asked: ask.Estimate, call: Call) -> Plan | ServingPlan | Disaggrega
         known.refuse_idle(reading, idle, "applies only to training")
         split = {"tp": known.tp or 1, "pp": known.pp or 1} if job is None else {}
         return _serving(reading, known.to(ask.Serve).but(top=1, **split), call)
-    known.refuse_idle(reading, ask.Requests.options, "applies only to serving, with --batch")
+    known.refuse_idle(reading, ask.Requests.options, "applies only to serving, without --seq")
     return _saved(_priced(known, call, reading=reading), asked)
 
 
 @verb(ask.Fit)
-def fit(asked: ask.Fit, call: Call) -> Plan:
+def fit(asked: ask.Fit, call: Call) -> Fit:
     """Return the memory of one given strategy, as a plan without placement on its network."""
     from meshwright.ask.job_files import with_job
+    from meshwright.train.answer import Fit
+    from meshwright.train.explain import what_would_fit
 
-    return _priced(with_job(asked)[0], call, is_placed=False)
+    found = _priced(with_job(asked)[0], call, is_placed=False)
+    advice = () if found.best.estimate.fits else tuple(what_would_fit(found))
+    return Fit(**vars(found) | {"would_fit": advice})
 
 
 def _priced(
@@ -397,32 +419,29 @@ def _priced(
     )  # fmt: skip
 
 
-def as_it_runs(asked: ask.Plan) -> Candidate | None:
-    """Return the job of ``--from`` as its files start it; None: no training job was read."""
+def _as_it_runs(asked: ask.Plan) -> Candidate | None:
+    """Return a job as its files start it; None: it cannot run there."""
     from meshwright.ask.job_files import with_job
 
-    if _is_replan(asked):
-        return None
-    known, job = with_job(asked)
-    return None if job is None else _priced(known.but(measured=None), Call(), is_placed=False).best
+    with suppress(SpecError):
+        known = with_job(asked)[0]
+        return _priced(known.but(measured=None), Call(), is_placed=False).best
+    return None
 
 
 @verb(ask.Check)
-def check(asked: ask.Check, call: Call) -> tuple[Fault, ...]:
-    """Return each rule that a strategy breaks, with the nearest legal change; none: legal."""
-    return _checked(asked)[1]
-
-
-def _checked(asked: ask.Check) -> tuple[str, tuple[Fault, ...]]:
-    """Return the plan string of a strategy, and its faults."""
+def check(asked: ask.Check, call: Call) -> Check:
+    """Return each rule that a strategy breaks, with the nearest legal change."""
     from meshwright.ask.declared import strategy_of
     from meshwright.ask.job_files import with_job
     from meshwright.sharding.strategy import plan_string
     from meshwright.train import question as legality
+    from meshwright.train.answer import BrokenRule, Check
 
     known, strategy, plan_options = strategy_of(with_job(asked)[0])
     faults = legality.check(known.model, known.system, known.workload, strategy, plan_options)
-    return plan_string(strategy, plan_options), tuple(faults)
+    broken = tuple(BrokenRule(fault.path, fault.message, fault.fix) for fault in faults)
+    return Check(plan_string(strategy, plan_options), broken)
 
 
 @verb(ask.Compare)
@@ -466,8 +485,8 @@ def _explained(asked: ask.Explain, call: Call) -> tuple[Plan, Any]:
     if asked.picture is None:
         asked.refuse_idle(reading, ("colors",), "applies only with --picture")
     if asked.trace is not None:
-        beside = ("measured", "picture", "report")
-        asked.refuse_idle(reading, beside, "with --trace a trace says what is measured")
+        reading_alone = ("measured", "picture", "report")
+        asked.refuse_idle(reading, reading_alone, "with --trace a trace says what is measured")
     if asked.measured is None:
         asked.refuse_idle(reading, ("measured_memory",), "applies only with --measured")
     else:
@@ -505,8 +524,7 @@ def _explained(asked: ask.Explain, call: Call) -> tuple[Plan, Any]:
     if asked.report is not None:
         from meshwright.view.html import write_page
 
-        page = found.page(explanation=answer, **_beside(found))
-        write_page(page, asked.report, force=asked.force)
+        write_page(answer.page(**beside(answer)), asked.report, force=asked.force)
     return found, answer
 
 

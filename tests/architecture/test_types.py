@@ -19,7 +19,7 @@ reveal_type(mw.explain("plan.json"))
 reveal_type(mw.explain("plan.json", measured="3 s"))
 reveal_type(mw.fuse("gpt3-175b-layer"))
 reveal_type(mw.sweep("sweep.yaml"))
-mw.plan("gpt2-medium").plot_time().save("time.svg")
+mw.plan("gpt2-medium").plot("time").save("time.svg")
 mw.compare("gpt2-medium").to_dataframe("polars")
 """
 KINDS = ["Plan", "Front", "Deadline", "GraphAnswer", "ServingPlan", "DisaggregatedPlan",

@@ -105,7 +105,7 @@ DIES = {
 
 def checked(name, options):
     """Return what is illegal in a file, and what estimate makes of it."""
-    return mw.check(from_=str(FOLDER / name), **options)
+    return mw.check(from_=str(FOLDER / name), **options).faults
 
 
 @pytest.mark.parametrize("case", STARTS)

@@ -10,7 +10,7 @@ from meshwright.base.errors import SpecError
 from meshwright.cli.main import main
 from meshwright.sharding.space import Choices, legal_counts
 from meshwright.train.placer import CLOSED_FORM
-from meshwright.train.question import make_problem, problem_of, training
+from meshwright.train.question import make_problem, training
 from meshwright.train.space import SearchSpace
 from meshwright.wafer.training import GRIDS
 
@@ -143,7 +143,7 @@ def test_leaders_are_routed_before_they_are_ranked(grid, model, sequence, batch,
     asked = {"on": str(FOLDER / f"{grid}.yaml"), "seq": sequence, "global_batch": batch}
     found = mw.plan(model, **asked)
     best = found.best
-    again = GRIDS.price(problem_of(found), best.strategy, best.plan_options).estimate
+    again = GRIDS.price(found.problem, best.strategy, best.plan_options).estimate
     assert found.fastest_s == pytest.approx(found_s, rel=1e-3)
     assert best.estimate.step_time_s == pytest.approx(again.step_time_s)
     assert found.coverage.lower_bound_s < found.fastest_s

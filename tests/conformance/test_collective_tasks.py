@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from oracles.collective_tasks import collective_tasks
+from sampled import one_in
 
 from meshwright.collectives.group import Group, Span
 from meshwright.collectives.registry import collective_algorithms
@@ -10,8 +11,6 @@ from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.spec.collective import CollectiveKind
 from meshwright.topology.grid import mesh, torus
 from meshwright.topology.network import LinkSpec
-
-pytestmark = pytest.mark.slow
 
 LINK = LinkSpec(1e9, 1e-6, 1e3)
 GRIDS = {
@@ -51,7 +50,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "kind", "sides"), CASES)
+@pytest.mark.parametrize(("name", "kind", "sides"), one_in(6, CASES))
 @pytest.mark.parametrize("num_bytes", [1e3, 1e8])
 def test_simulated_as_the_form_says(name, kind, sides, num_bytes):
     algorithm = collective_algorithms[name]

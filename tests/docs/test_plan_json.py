@@ -19,7 +19,6 @@ from meshwright.spec import declaration as provenance
 from meshwright.spec import model, system, workload
 from meshwright.spec import system as chip
 from meshwright.train import answer as operators
-from meshwright.train import compare as comparison
 from meshwright.train.answer import (
     Candidate,
     Deadline,
@@ -77,7 +76,7 @@ DECLARED = {
     "Operators": operators.OperatorPlan,
     "Operator option": operators.OperatorOption,
     "Operator run": operators.OperatorRun,
-    "Recipe": (comparison.Entry, "speedup_of_ours"),
+    "Recipe": operators.Entry,
     "Fault": Fault,
     "Serving plan": serving_plans.ServingPlan,
     "Errors of rows": RowsErrorRecord,

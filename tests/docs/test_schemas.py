@@ -187,5 +187,5 @@ def test_what_is_measured_keeps_to_its_schema():
 
 def test_a_schema_tells_what_stands_under_a_field():
     found = schema("fit")["properties"]["memory_bytes"]["description"]
-    assert found == "Memory of the fullest device [bytes]."
+    assert found == "Memory of the fullest device, margin included [bytes]."
     assert schema_of(Constant, "constant")["properties"]["low"]["type"] == "number"

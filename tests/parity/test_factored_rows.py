@@ -79,11 +79,17 @@ def compare(problem, sample):
     return compared
 
 
-@pytest.mark.slow
-def test_rows_of_a_medium_space_are_their_own_price():
-    work = training("64xH100", sequence_length=8192, global_batch_size=1024)
-    space = SearchSpace(make_problem("mixtral-8x7b", "64xH100", work, "uncalibrated"), Choices())
-    sample = Sample(every=2_000, seed=11)
+@pytest.mark.parametrize(
+    ("model", "system", "batch", "every"),
+    [
+        ("llama3-8b", "8xH100", 64, 20),
+        pytest.param("mixtral-8x7b", "64xH100", 1024, 2_000, marks=pytest.mark.slow),
+    ],
+)
+def test_rows_of_a_space_are_their_own_price(model, system, batch, every):
+    work = training(system, sequence_length=8192, global_batch_size=batch)
+    space = SearchSpace(make_problem(model, system, work, "uncalibrated"), Choices())
+    sample = Sample(every=every, seed=11)
     search(space, visit=sample.visit)
     assert compare(space.problem, sample) > 50
 
@@ -99,8 +105,7 @@ def test_ten_thousand_rows_of_the_large_space_are_their_own_price():
     assert compare(space.problem, sample) >= NUM_ROWS
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", sampled(PRUNED_SEEDS, 8))
+@pytest.mark.parametrize("seed", sampled(PRUNED_SEEDS, 4))
 def test_pruning_loses_none_of_the_best(seed):
     chance = random.Random(10_000 + seed)
     result = None

@@ -1,10 +1,11 @@
 """A model whose operators all have one option costs what the strategy of that option costs."""
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
+from sampled import one_in
 from small_problems import dense, experts, gqa, level, model, problem, system
 
 from meshwright.cost.parts import MemoryPart, TimePart
@@ -33,10 +34,11 @@ def graph_of(what, num_sequences=8, **choices):
     return model_graph(what, frame, physical_network(what))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("recompute", list(Recompute))
-@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
-@pytest.mark.parametrize("spec", [SMALL, TIED, MIXED], ids=["plain", "tied", "two kinds"])
+FORMS = [pytest.param(*form) for form in product((TIED, SMALL, MIXED), (1, 0, 2, 3), Recompute)]
+"""Models, stages of ZeRO and forms of recomputation."""
+
+
+@pytest.mark.parametrize(("spec", "zero_stage", "recompute"), one_in(18, FORMS))
 def test_one_option_for_all_is_the_strategy(spec, zero_stage, recompute):
     what = asked(spec)
     graph = graph_of(what, zero_stage=zero_stage, recompute=recompute)

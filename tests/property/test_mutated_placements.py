@@ -11,7 +11,7 @@ from meshwright.base.errors import MeshwrightError, SpecError
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.train import plan_file as files
 from meshwright.train.question import training
-from meshwright.train.report_detail import hottest_lines, placement_lines
+from meshwright.train.view.plan import where_parts
 from meshwright.wafer.picture import draw
 from meshwright.wafer.simulation import simulate
 from meshwright.wafer.training import estimate
@@ -98,8 +98,7 @@ def test_a_mutated_placement_that_is_read_is_drawn_and_told(original, data):
         refusal = error
     else:
         assert draw(plan).group.max() >= 0
-        assert list(placement_lines(plan.best.placement))
-        assert list(hottest_lines(plan.best.placement))
+        assert list(where_parts(plan.best))
         return
     assert refusal.faults
 

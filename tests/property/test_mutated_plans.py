@@ -14,7 +14,7 @@ from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.train import plan_file as files
 from meshwright.train.measured.factors import Measurement
 from meshwright.train.measured.trials import learn
-from meshwright.train.question import problem_of, training
+from meshwright.train.question import training
 from meshwright.wafer.training import estimate, explain
 
 VALUES = st.one_of(
@@ -30,7 +30,7 @@ def original():
     work = training("8xH100", sequence_length=1024, global_batch_size=16)
     strategy = make_strategy(dp_shard=4, tp=2)
     plain = estimate("gpt2-medium", "8xH100", work, strategy, PlanOptions())
-    job = Measurement("job", problem_of(plain), strategy, PlanOptions(), 0.1)
+    job = Measurement("job", plain.problem, strategy, PlanOptions(), 0.1)
     plan = replace(plain, factors=learn([job]))
     return json.loads(files.to_json(plan))
 

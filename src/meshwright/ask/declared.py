@@ -279,8 +279,8 @@ _TAKEN = {
     "requests": ("prompt", "answer", "max_ttft", "max_tpot", "disaggregated", *_DRAFTED),
 }
 """Options of each kind of question of serving."""
-_KINDS = {"decode": "decode (--context)", "prefill": "prefill (--prompt alone)",
-          "requests": "whole requests (--prompt and --answer)"}  # fmt: skip
+_ASKED_BY = {"decode": "--context asks for decode", "prefill": "--prompt asks for prefill",
+             "requests": "--prompt and --answer ask for requests"}  # fmt: skip
 
 
 def is_serving(asked: Estimate) -> bool:
@@ -309,8 +309,9 @@ def serving_workload(
     kind = kind_of_serving(asked)
     for name in dict.fromkeys(name for names in _TAKEN.values() for name in names):
         if name not in _TAKEN[kind]:
-            kinds = [_KINDS[other] for other, names in _TAKEN.items() if name in names]
-            asked.refuse_idle(reading, (name,), f"applies only to {' or '.join(kinds)}")
+            kinds = [other for other, names in _TAKEN.items() if name in names]
+            why = f"applies only to {' or '.join(kinds)}; {_ASKED_BY[kind]}"
+            asked.refuse_idle(reading, (name,), why)
     for name in ("batch", *(one for one in _TAKEN[kind] if one in ("context", "prompt", "answer"))):
         if name not in asked.stated:
             other = "or --prompt, with --answer for whole requests" if name == "context" else ""

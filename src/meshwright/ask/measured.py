@@ -174,7 +174,6 @@ def _job(name: str, entry: Any, calibration: str) -> Measurement:
     """Return one job: options of ``explain`` without their dashes."""
     from meshwright.train.measured.factors import Measurement
     from meshwright.train.placer import estimate
-    from meshwright.train.question import problem_of
 
     if not isinstance(entry, Mapping):
         raise SpecError(Fault("", f"expected options of a job, found {entry!r}"))
@@ -187,7 +186,7 @@ def _job(name: str, entry: Any, calibration: str) -> Measurement:
         found.model, found.system, found.workload, strategy, plan_options, calibration=calibration,
         is_placed=False,
     )  # fmt: skip
-    return Measurement(name, problem_of(plan), strategy, plan_options,
+    return Measurement(name, plan.problem, strategy, plan_options,
                        measured_step_s(str(asked.measured), plan))  # fmt: skip
 
 

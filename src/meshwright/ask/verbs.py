@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from meshwright.dataflow.linpack import GridRuns
     from meshwright.frameworks.profiled import ProfiledStep
     from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
-    from meshwright.train.answer import Deadline, Front, Plan, Replan
-    from meshwright.train.explain import Explanation
+    from meshwright.train.answer import Deadline, Explanation, Front, Plan, Replan
     from meshwright.train.measured.diagnose import Diagnosis
 
 

@@ -183,8 +183,12 @@ class Shown(Listed):
         return _media().page_of(self, **beside)
 
     def report(self, path: str | PathLike[str], *, force: bool = False) -> None:
-        """Write the report as one HTML file; over a file that is there only with ``force``."""
-        _media().write_page(self.page(), path, force=force)
+        """Write the report as one HTML file; over a file that is there only with ``force``.
+
+        It has the parts of other rooms too, such as launch files.
+        """
+        page = self.page(**import_module("meshwright.api").beside(self))
+        _media().write_page(page, path, force=force)
 
     def plot(self, name: str) -> Any:
         """Return a chart of the report as a chart of Altair.

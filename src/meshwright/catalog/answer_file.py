@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -32,7 +33,8 @@ def plain_data(value: object, *, with_defaults: bool = False) -> Any:
     """Return declarations, dataclasses and columns as plain data, ready for JSON.
 
     A dataclass may name properties to be written with its fields: ``DERIVED`` holds the property
-    by the name of its entry; ``WRITTEN`` holds those that are written in place of all fields.
+    by the name of its entry. An answer that holds more than is written has ``WRITTEN`` in place of
+    its fields: the path of each entry by its name, such as ``{"fits": "best.estimate.fits"}``.
 
     Parameters
     ----------
@@ -45,8 +47,8 @@ def plain_data(value: object, *, with_defaults: bool = False) -> Any:
             return value.model_dump(mode="json", exclude_defaults=not with_defaults)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             own = {e.name: e.name for e in dataclasses.fields(value)}
-            named = getattr(value, "WRITTEN", {**own, **getattr(value, "DERIVED", {})})
-            return {name: plain(getattr(value, source)) for name, source in named.items()}
+            named = getattr(value, "WRITTEN", None) or {**own, **getattr(value, "DERIVED", {})}
+            return {name: plain(attrgetter(source)(value)) for name, source in named.items()}
         if isinstance(value, Mapping):
             return {str(key): plain(entry) for key, entry in value.items()}
         if isinstance(value, list | tuple):
@@ -108,7 +110,7 @@ class AnswerFile(Generic[Answer]):
             raise SpecError(faults, origin=origin)
         return answer
 
-    def _check_workload(self, data: Mapping[str, Any], origin: str) -> None:
+    def _check_workload(self, data: Mapping[str, object], origin: str) -> None:
         """Refuse an answer about other work in one line, not field by field."""
         work = data.get("workload")
         kind = work.get("kind", "training") if isinstance(work, Mapping) else None
@@ -134,7 +136,7 @@ class AnswerFile(Generic[Answer]):
 _OUT = "write one with plan --out FILE.json"
 
 
-def _parsed(text: str, origin: str) -> dict[str, Any]:
+def _parsed(text: str, origin: str) -> dict[str, object]:
     """Return the object of a JSON text, if it has the layout of this version."""
     data = json_content(text, origin)
     if not isinstance(data, dict) or "format" not in data:
@@ -162,7 +164,7 @@ def _not_finite(value: object, path: str) -> Iterator[Fault]:
             yield from _not_finite(entry, f"{path}.{index}")
 
 
-def _rename(data: Any) -> None:
+def _rename(data: object) -> None:
     """Bring fields of earlier versions under their present names, in place.
 
     ``fused_loss`` of the software meant logits that are never whole, which ``loss: linear`` says.

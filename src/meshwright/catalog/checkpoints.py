@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 _TUNED: Final = frozenset((
     "instruct", "chat", "it", "hf", "base", "pt", "thinking", "nonthinking", "meta", "terminus",
@@ -26,7 +26,7 @@ _W8A8: Final = {"num_bits": 8, "type": "int", "strategy": "channel"}
 _W8: Final = {"quant_method": "compressed-tensors", "config_groups": {
     "0": {"targets": ["Linear"], "weights": _W8A8}}}  # fmt: skip
 _GPTQ: Final = {"quant_method": "gptq", "group_size": 128}
-_FORMATS: Final[Mapping[str, Mapping[str, Any] | str | None]] = {
+_FORMATS: Final[Mapping[str, Mapping[str, object] | str | None]] = {
     "bf16": None, "fp16": None, "f16": None, "dequantized": None,
     "fp8": {"quant_method": "fp8"},
     "int4": "int4", "w4a16": "int4", "awq": "awq", "gptq": "gptq", "autoround": "gptq",
@@ -63,7 +63,7 @@ class Format:
 
     word: str
     """Word of the format, such as fp8; empty: the name states none."""
-    settings: Mapping[str, Any] | str | None = None
+    settings: Mapping[str, object] | str | None = None
     """Content of ``quantization_config``, or the name of a usual one; None: wide."""
     leaves_attention_of_experts: bool = False
     narrow_cache: bool = False

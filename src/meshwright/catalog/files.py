@@ -91,7 +91,7 @@ def fault_at(lines: Mapping[Location, int], at: Location, message: str, fix: str
     return Fault(path_text(at), f"{message}{where}", fix)
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return a value as a message shows it: cut where it is long."""
     try:
         written = repr(value)
@@ -193,7 +193,7 @@ class _TreeBuilder:
             return value
         return self.refuse(at, "has no value; write `unknown` where nothing is known")
 
-    def scalar(self, text: str, at: Location) -> Any:
+    def scalar(self, text: str, at: Location) -> object:
         """Return the number, truth value or text that is written without quotes."""
         if text in ("", "~", "null", "Null", "NULL"):
             return _NOTHING
@@ -255,7 +255,7 @@ class _SourceReader:
             if key != "source"
         }
 
-    def read(self, value: Any, at: Location, default: str | None) -> Any:
+    def read(self, value: object, at: Location, default: str | None) -> object:
         """Return a value without sources."""
         if isinstance(value, dict):
             read = self.sourced if "value" in value else self.fields
@@ -266,7 +266,7 @@ class _SourceReader:
             self.plain.provenance[path_text(at)] = Provenance(kind="cited", source=default)
         return value
 
-    def is_source(self, source: Any, at: Location) -> bool:
+    def is_source(self, source: object, at: Location) -> bool:
         """Return whether a source is one of the file, and note a fault where it is not."""
         if isinstance(source, str) and source in self.known:
             return True
@@ -329,7 +329,7 @@ class _SourceReader:
         return None, None
 
 
-def number_in(value: Any) -> tuple[float, str] | None:
+def number_in(value: object) -> tuple[float, str] | None:
     """Return the SI number and the dimension of a written value, or None where it is no number."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None

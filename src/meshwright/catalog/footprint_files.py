@@ -12,7 +12,7 @@ import io
 import math
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from pydantic import model_validator
 
@@ -115,14 +115,14 @@ def table_tree(text: str, *, name: str, origin: str) -> Tree:
     ]
     repeated = sorted({field for field in fields if fields.count(field) > 1})
     faults += [Fault(f"column {field!r}", "is there twice") for field in repeated]
-    layers: list[Any] = []
+    layers: list[object] = []
     places: dict[Location, int] = {}
     for number, cells in rows:
         if len(cells) != len(columns):
             message = f"{len(cells)} cells under {len(columns)} columns"
             faults.append(Fault(f"line {number}", message))
         places[("layers", len(layers))] = number
-        layer: dict[str, Any] = {}
+        layer: dict[str, object] = {}
         for column, cell in zip(columns, map(str.strip, cells), strict=False):
             layer |= {column: cell} if cell else {}
             if cell and (column == "repeat" or column not in keys):

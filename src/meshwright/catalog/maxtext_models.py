@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from meshwright.base.errors import Fault
 from meshwright.catalog.config_json import config_of, name_of
@@ -42,7 +41,7 @@ class Block:
     """Fields of ``config.json``, by the keys that hold them."""
     keys: Mapping[str, str] = field(default_factory=dict)
     """Keys that select this block, beside its name."""
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, object] = field(default_factory=dict)
     """Fields of ``config.json`` that no key holds."""
 
 
@@ -128,11 +127,11 @@ def model_keys(model: ModelSpec) -> dict[str, object]:
     return {"model_name": "default", "decoder_block": block.name, **block.keys, **stated}
 
 
-def _written(value: Any) -> object:
+def _written(value: object) -> object:
     return str(value).lower() if isinstance(value, bool) else value
 
 
-def config_of_keys(keys: Mapping[str, Any]) -> dict[str, Any] | None:
+def config_of_keys(keys: Mapping[str, object]) -> dict[str, object] | None:
     """Return the ``config.json`` that keys state; None for a block that is not known."""
     wanted = {"decoder_block": "llama2"} | dict(keys)
     scores = str(wanted.get("routed_score_func", ""))

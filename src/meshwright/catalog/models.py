@@ -48,7 +48,7 @@ class ModelEntry(Declaration):
     name: str
     aliases: tuple[str, ...] = ()
     source: Source
-    config: Mapping[str, Any]
+    config: Mapping[str, object]
     checkpoints: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
     """``quantization_config`` of the publisher's checkpoints in other formats, by the word for the
     format in their names."""
@@ -208,7 +208,7 @@ _TEXT_ONLY = "text only: the vision tower and its projector are not counted"
 
 
 def read_config(
-    config: Mapping[str, Any], *, name: str = "", origin: str = "", source: str = ""
+    config: Mapping[str, object], *, name: str = "", origin: str = "", source: str = ""
 ) -> ModelSpec:
     """Return the model that a Hugging Face configuration describes.
 
@@ -253,7 +253,7 @@ def read_config(
 
 
 def _open_fields(
-    config: Mapping[str, Any], family: Family, origin: str
+    config: Mapping[str, object], family: Family, origin: str
 ) -> tuple[Fields, tuple[str, ...]]:
     """Return the checked fields of the text model, and the parts of the model that are left out."""
     stated_type = config.get("model_type")
@@ -291,7 +291,7 @@ def _open_fields(
     return fields, (_TEXT_ONLY,)
 
 
-def _check_architecture(config: Mapping[str, Any], family: Family, fields: Fields) -> None:
+def _check_architecture(config: Mapping[str, object], family: Family, fields: Fields) -> None:
     """Record a fault where the architecture is not the language model of the family."""
     stated, known = config.get("architectures"), " or ".join(family.architectures)
     if stated is None:
@@ -303,7 +303,7 @@ def _check_architecture(config: Mapping[str, Any], family: Family, fields: Field
         fields.fault("architectures", message)
 
 
-def _first_architecture(config: Mapping[str, Any]) -> str:
+def _first_architecture(config: Mapping[str, object]) -> str:
     stated = config.get("architectures")
     first = stated[0] if isinstance(stated, list) and stated else None
     return first if isinstance(first, str) else ""
@@ -335,7 +335,7 @@ _RECURRENT: Final = (
 """Values of ``model_type`` with recurrent layers of kinds that are not priced."""
 
 
-def _find_family(config: Mapping[str, Any], origin: str) -> Family:
+def _find_family(config: Mapping[str, object], origin: str) -> Family:
     """Return the family by ``model_type``, or where that is absent by ``architectures``."""
     stated, architecture = config.get("model_type"), _first_architecture(config)
     if stated is not None and not isinstance(stated, str):
@@ -363,7 +363,7 @@ def _find_family(config: Mapping[str, Any], origin: str) -> Family:
     raise SpecError(faults, origin=origin)
 
 
-def _nearest_family(config: Mapping[str, Any], label: str) -> tuple[str, list[str], list[str]]:
+def _nearest_family(config: Mapping[str, object], label: str) -> tuple[str, list[str], list[str]]:
     """Return the family nearest by name, else by fields.
 
     With it come the fields that it needs and misses here, and those that it does not know.

@@ -12,11 +12,11 @@ FOLDER = "recipes"
 
 
 @cache
-def recipes(program: str) -> Mapping[str, Mapping[str, Any]]:
+def recipes(program: str) -> Mapping[str, Mapping[str, object]]:
     """Return the settings of each recipe of a program, by name; ``path`` is its source there."""
     path = data_names(FOLDER)[program]
     tree: dict[Any, Any] = read_tree(read_text(path), str(path)).value
-    found: dict[str, Mapping[str, Any]] = {}
+    found: dict[str, Mapping[str, object]] = {}
     for name, stated in tree["recipes"].items():
         other = stated.pop("also", name)
         found[name] = found[other] = tree["common"] | stated

@@ -464,7 +464,7 @@ def _grid_system(
     )
 
 
-def _as_system(file: SystemFile, **changes: Any) -> SystemSpec:
+def _as_system(file: SystemFile, **changes: object) -> SystemSpec:
     """Return the system without fields that only its file has, with the origins of the rest."""
     values = {name: getattr(file, name) for name in SystemSpec.model_fields} | changes
     levels = {level.name: (place, level) for place, level in enumerate(values["levels"])}

@@ -6,7 +6,7 @@ Every function takes the question of its command and returns the exit status.
 from __future__ import annotations
 
 import sys
-from itertools import chain
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from meshwright import api
@@ -22,13 +22,12 @@ from meshwright.cli.main import (
     question_line,
     show,
     show_answer,
-    show_screen,
 )
 
 if TYPE_CHECKING:
     from meshwright.frameworks.reading.job import Job
     from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
-    from meshwright.train.answer import Candidate, Deadline, Front, Plan
+    from meshwright.train.answer import Deadline, Plan, Replan
 
 
 def _call(args: Any) -> api.Call:
@@ -39,18 +38,32 @@ def _call(args: Any) -> api.Call:
 
 def plan(args: Any) -> int:
     """Print the best plan: of training, of a run, or after a loss."""
-    from meshwright.train.answer import Deadline, Front, Plan, Replan
+    from meshwright.train.answer import Deadline, Front, Replan
 
     found = api.plan.answer(args, _call(args))
     if isinstance(found, Front):
-        return _show_front(found, args)
-    if isinstance(found, Replan):
-        return _show_replan(found, args)
-    if isinstance(found, Deadline):
-        return _show_deadline(found, args)
-    assert isinstance(found, Plan)
-    _show_plan(found, args, yours=None if args.json else api.as_it_runs(args))
+        show_answer(found, args)
+    elif isinstance(found, Replan):
+        show_answer(found, args, after=next_command(args), data=_data(found, args))
+    elif isinstance(found, Deadline):
+        show_answer(found, args, after=_after(found.plan, args), data=_data(found, args))
+        return 0 if found.is_in_time else NOTHING_FITS
+    else:
+        show_answer(found, args, after=_after(found, args), data=_data(found, args))
     return 0
+
+
+def _after(found: Plan, args: Any) -> str:
+    """Return the next command after a plan."""
+    best = found.best
+    return next_command(args, is_placed=bool(best.placement), launches_with=best.launches_with)
+
+
+def _data(found: Plan | Replan | Deadline, args: Any) -> object:
+    """Return a plan as its file holds it: declarations without the fields that have defaults."""
+    from meshwright.catalog.answer_file import plain_data
+
+    return plain_data(found) if args.json else None
 
 
 def serve(args: Any) -> int:
@@ -64,68 +77,9 @@ def map(args: Any) -> int:
     return 0
 
 
-def _show_plan(found: Plan, args: Any, **more: Any) -> None:
-    from meshwright.train import plan_file as files
-    from meshwright.train.explain import what_would_change
-    from meshwright.train.report import plan_screen
-    from meshwright.train.report_detail import plan_lines
-
-    best = found.best
-    after = next_command(args, is_placed=bool(best.placement), launches_with=best.launches_with)
-    show_screen(
-        lambda: plan_screen(
-            found,
-            **{"next_command": after} | more,
-        ),
-        lambda: plan_lines(found, what_would_change(found)), lambda: files.to_data(found), args,
-    )  # fmt: skip
-
-
 def _show_serving(found: ServingPlan | DisaggregatedPlan, args: Any) -> int:
     show_answer(found, args, after="" if args.out else f"{command_line()} --out plan.json")
     return 0
-
-
-def _show_front(found: Front, args: Any) -> int:
-    from meshwright.train.records import front_record
-    from meshwright.train.report import front_screen
-    from meshwright.train.report_detail import front_lines
-
-    show_screen(
-        lambda: front_screen(found.candidates, found.left_out),
-        lambda: front_lines(found.candidates, found.left_out), lambda: front_record(found), args,
-    )  # fmt: skip
-    return 0
-
-
-def _show_replan(found: Any, args: Any) -> int:
-    from meshwright.catalog.answer_file import plain_data
-    from meshwright.train.explain import what_would_change
-    from meshwright.train.report import replan_screen
-    from meshwright.train.report_detail import plan_lines
-
-    show_screen(
-        lambda: replan_screen(found, next_command=next_command(args)),
-        lambda: plan_lines(found.plan, what_would_change(found.plan)), lambda: plain_data(found),
-        args,
-    )  # fmt: skip
-    return 0
-
-
-def _show_deadline(found: Deadline, args: Any) -> int:
-    from meshwright.catalog.answer_file import plain_data
-    from meshwright.train.explain import what_would_change
-    from meshwright.train.report import deadline_screen
-    from meshwright.train.report_detail import plan_lines
-
-    best = found.plan.best
-    after = next_command(args, is_placed=bool(best.placement), launches_with=best.launches_with)
-    show_screen(
-        lambda: deadline_screen(found, next_command=after),
-        lambda: plan_lines(found.plan, what_would_change(found.plan)),
-        lambda: plain_data(found), args,
-    )  # fmt: skip
-    return 0 if found.is_in_time else NOTHING_FITS
 
 
 def estimate(args: Any) -> int:
@@ -136,62 +90,34 @@ def estimate(args: Any) -> int:
     if isinstance(found, ServingPlan | DisaggregatedPlan):
         return _show_serving(found, args)
     if found.best.estimate.fits:
-        _show_plan(found, args)
+        show_answer(found, args, after=_after(found, args), data=_data(found, args))
         return 0
-    from meshwright.train.explain import what_would_fit
+    if not args.json:
+        from meshwright.train.explain import what_would_fit
 
-    others = () if args.json else what_would_fit(found)
-    _show_plan(found, args, others=others, next_command=question_line(args))
+        found = replace(found, would_fit=tuple(what_would_fit(found)))
+    show_answer(found, args, after=question_line(args), data=_data(found, args))
     return NOTHING_FITS
 
 
 def fit(args: Any) -> int:
     """Print the memory of one strategy; 3 where it does not fit."""
-    from meshwright.train.records import fit_record
-    from meshwright.train.report import fit_screen
-    from meshwright.train.report_detail import device_lines
-
     found = api.fit.answer(args, _call(args))
-    price = found.best.estimate
-    advice: list[Candidate] = []
-    if not price.fits:
-        from meshwright.train.explain import what_would_fit
-
-        advice = what_would_fit(found)
-    show_screen(
-        lambda: fit_screen(found, advice, next_command=question_line(args)),
-        lambda: device_lines(found.best), lambda: fit_record(found, advice), args,
-    )  # fmt: skip
-    return 0 if price.fits else NOTHING_FITS
+    show_answer(found, args, after=question_line(args))
+    return 0 if found.best.estimate.fits else NOTHING_FITS
 
 
 def check(args: Any) -> int:
     """Print each broken rule with the nearest legal change; 0 when legal, 2 otherwise."""
-    from meshwright.train.records import check_record
-
-    text, faults = api._checked(args)
-    verdict = "legal" if not faults else f"refused by {len(faults)} rule(s)"
-    lines = [f"{text}: {verdict}"]
-    lines += [
-        f"  {f.path}: {f.message}" + (f"\n    nearest legal: {f.fix}" if f.fix else "")
-        for f in faults
-    ]
-    show(lines, check_record(text, faults), args.json)
-    return BAD_INPUT if faults else 0
+    found = api.check.answer(args, _call(args))
+    show_answer(found, args)
+    return 0 if found.is_legal else BAD_INPUT
 
 
 def compare(args: Any) -> int:
     """Print the best plan of each recipe; 3 where nothing fits even with all choices free."""
-    from meshwright.train.compare import comparison_record
-    from meshwright.train.report import comparison_screen
-    from meshwright.train.report_detail import comparison_lines
-
     found = api.compare.answer(args, _call(args))
-    after = question_line(args) + " --out plan.json"
-    show_screen(
-        lambda: comparison_screen(found, next_command=after), lambda: comparison_lines(found),
-        lambda: comparison_record(found), args,
-    )  # fmt: skip
+    show_answer(found, args, after=question_line(args) + " --out plan.json")
     return 0 if found.ours.best is not None else NOTHING_FITS
 
 
@@ -202,15 +128,9 @@ def explain(args: Any) -> int:
         show_answer(answer, args)
         return 0
     if args.measured is not None:
-        from meshwright.train.measured.diagnose import diagnosis_lines
-
-        lines = diagnosis_lines(found, answer, is_whole=args.detail)
-        show(lines, answer, args.json)
+        show_answer(answer, args)
         return 0
     from meshwright.frameworks.registry import target_for
-    from meshwright.train.records import explanation_record
-    from meshwright.train.report import explain_screen
-    from meshwright.train.report_detail import explain_lines
 
     stated = found.workload.software.framework or ""
     target = target_for(stated, found.best.launches_with)
@@ -220,21 +140,9 @@ def explain(args: Any) -> int:
     if args.on is not None:
         asked = command_line("--picture", "--colors")
         after = asked.replace(" explain ", " estimate ", 1) + " --out plan.json"
-    show_screen(
-        lambda: explain_screen(found, answer, next_command=after),
-        lambda: chain(explain_lines(found, answer), _map_lines(found, args)),
-        lambda: explanation_record(found, answer), args,
-    )  # fmt: skip
+    beside = api.grid_of(found, args.colors) if args.detail else {}
+    show_answer(answer, args, after=after, **beside)
     return 0
-
-
-def _map_lines(found: Plan, args: Any) -> list[str]:
-    """Return the grid with the groups of its axes as letters, where the plan is on a grid."""
-    if found.best.placement is None:
-        return []
-    from meshwright.wafer.picture import draw, wafer_text
-
-    return [*wafer_text(draw(found, args.colors)), ""]
 
 
 def simulate(args: Any) -> int:
@@ -249,9 +157,7 @@ def simulate(args: Any) -> int:
         sys.stderr.write("playing the step: a few seconds, more the first time\n")
     found, played = api._played(args)
     if found.best.placement is None:
-        from meshwright.train.timeline_report import timeline_lines, timeline_record
-
-        show(list(timeline_lines(found, played)), timeline_record(found, played), args.json)
+        show_answer(played, args)
         return 0
     show_answer(played, args)
     return 0

@@ -36,7 +36,6 @@ from meshwright.base.units import printable
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from meshwright.view.screen import Screen
 
 
 BROKEN_PIPE, INTERRUPTED = 141, 130
@@ -256,7 +255,7 @@ def show(lines: Iterable[str], data: object, as_json: bool, *, is_file: bool = F
 
 def show_answer(
     answer: object, args: Any, *, after: str = "", data: object = None,
-    detail: bool = False,
+    detail: bool = False, **beside: Any,
 ) -> None:  # fmt: skip
     """Print an answer by its view, or as data for a program.
 
@@ -268,6 +267,8 @@ def show_answer(
         Data for a program; None: the answer itself.
     detail
         Whether all sections follow the first screen, as with ``--detail``.
+    beside
+        Parts that other rooms add to the view.
     """
     if args.json:
         show((), answer if data is None else data, as_json=True)
@@ -275,26 +276,9 @@ def show_answer(
     from meshwright.view.registry import page_of
     from meshwright.view.terminal import draw
 
-    page = page_of(answer)
+    page = page_of(answer, **beside)
     wipe()
     draw(page, detail=detail or getattr(args, "detail", False), after=after)
-
-
-def show_screen(
-    screen: Callable[[], Screen], detail: Callable[[], Iterable[str]],
-    data: Callable[[], object], args: Any,
-) -> None:  # fmt: skip
-    """Print a screen, with ``--detail`` its detail too; or data for a program."""
-    wipe()
-    if args.json:
-        show((), data(), as_json=True)
-        return
-    drawn = screen()
-    drawn.is_whole = args.detail
-    drawn.draw()
-    if args.detail:
-        print()
-        print(printable("\n".join(detail())))
 
 
 def next_command(args: Any, *, is_placed: bool = False, launches_with: Sequence[str] = ()) -> str:
@@ -374,7 +358,7 @@ def report_failure(error: Exception, *, as_json: bool) -> None:
     if sys.stderr.isatty():
         import textwrap
 
-        from meshwright.view.screen import screen_width
+        from meshwright.view.terminal import screen_width
 
         width = screen_width(sys.stderr)
         text = "\n".join(

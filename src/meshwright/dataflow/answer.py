@@ -224,13 +224,22 @@ class GraphAnswer(Shown):
     """Plans of a computation that is no transformer: the best in full, the next ones in short."""
 
     WRITTEN: ClassVar[Mapping[str, str]] = {
-        name: name
-        for name in (
-            "graph", "repeats", "num_kernels", "flops", "system", "fidelity", "is_calibrated",
-            "lower_bound_s", "gap", "num_priced", "refused", "best", "others", "version",
-            "command",
-        )
-    }  # fmt: skip
+        "graph": "graph",
+        "repeats": "repeats",
+        "num_kernels": "num_kernels",
+        "flops": "flops",
+        "system": "system",
+        "fidelity": "fidelity",
+        "is_calibrated": "machine.calibration.is_calibrated",
+        "lower_bound_s": "lower_bound_s",
+        "gap": "gap",
+        "num_priced": "num_priced",
+        "refused": "refused",
+        "best": "best",
+        "others": "others",
+        "version": "version",
+        "command": "command",
+    }
     graph: str
     repeats: int
     num_kernels: int
@@ -253,11 +262,6 @@ class GraphAnswer(Shown):
     def system(self) -> str:
         """Name of the system."""
         return self.machine.spec.name
-
-    @property
-    def is_calibrated(self) -> bool:
-        """Whether the constants were fitted to measurements."""
-        return self.machine.calibration.is_calibrated
 
     @property
     def gap(self) -> float:

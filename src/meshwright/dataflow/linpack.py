@@ -169,12 +169,20 @@ class GridRuns(Shown):
     """Runs of Linpack on grids of processes, the fastest first."""
 
     WRITTEN: ClassVar[Mapping[str, str]] = {
-        name: name
-        for name in (
-            "graph", "size", "block", "system", "fidelity", "is_calibrated", "num_priced",
-            "refused", "lower_bound_s", "flops_per_s", "runs", "version", "command",
-        )
-    }  # fmt: skip
+        "graph": "graph",
+        "size": "size",
+        "block": "block",
+        "system": "system",
+        "fidelity": "fidelity",
+        "is_calibrated": "machine.calibration.is_calibrated",
+        "num_priced": "num_priced",
+        "refused": "refused",
+        "lower_bound_s": "lower_bound_s",
+        "flops_per_s": "flops_per_s",
+        "runs": "runs",
+        "version": "version",
+        "command": "command",
+    }
     size: int
     """Number of equations."""
     block: int
@@ -198,11 +206,6 @@ class GridRuns(Shown):
     def system(self) -> str:
         """Name of the system."""
         return self.machine.spec.name
-
-    @property
-    def is_calibrated(self) -> bool:
-        """Whether the constants were fitted to measurements."""
-        return self.machine.calibration.is_calibrated
 
     @property
     def best(self) -> GridRun:

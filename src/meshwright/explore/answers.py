@@ -8,6 +8,7 @@ the report follow on request.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 from zipfile import ZIP_DEFLATED, ZipFile
@@ -51,12 +52,13 @@ def search(options: Mapping[str, str], start: Start, progress: Progress) -> Reco
 def front(options: Mapping[str, str], start: Start, progress: Progress) -> Record:
     """Return the chart of the plans that none beats in time, memory, energy and money at once."""
     from meshwright.catalog.answer_file import plain_data
-    from meshwright.train.page import front_chart
+    from meshwright.train.view.plan import front_plot
+    from meshwright.view.drawn import drawn
 
     question = question_of(ask.Plan, options, start).but(pareto=True)
     found: Any = api.plan.answer(question, api.Call(command_of("plan", options), progress))
     asked = found.model, *_question(options, start)
-    chart = front_chart(found.candidates, first="the fastest", is_brushed=True)
+    chart = drawn(front_plot(found.candidates, first="the fastest", is_brushed=True))
     return {
         "chart": plain_data(chart),
         "plans": [_entry(entry, asked) for entry in found.candidates],
@@ -76,13 +78,13 @@ def answer_record(found: Plan) -> Record:
     from meshwright.ask.stated import strategy_texts
     from meshwright.catalog.answer_file import plain_data
     from meshwright.frameworks.registry import target_for
-    from meshwright.train.page import first_screen
     from meshwright.train.plan_file import to_data
+    from meshwright.view.drawn import drawn_page
 
     asked = found.model, found.system.num_alive, found.workload.software
     return {
         "answer": to_data(found),
-        "page": plain_data(first_screen(found)),
+        "page": plain_data(drawn_page(replace(found.page(), sections=()))),
         "plans": [_entry(entry, asked) for entry in (found.best, *found.runners_up)],
         "texts": strategy_texts(found.best.strategy, found.best.plan_options),
         "target": target_for(found.workload.software.framework or "", found.best.launches_with),
@@ -108,8 +110,11 @@ def _entry(entry: Candidate, asked: tuple[Any, int, Any]) -> Record:
 def sections(text: str) -> Record:
     """Return the sections of the report of a plan: the part after the first screen."""
     from meshwright.catalog.answer_file import plain_data
+    from meshwright.view.drawn import drawn_section
 
-    return {"sections": [plain_data(section) for section in _plan(text).page().sections]}
+    plan = _plan(text)
+    sections = plan.page(**api.line_of(plan)).sections
+    return {"sections": [plain_data(drawn_section(section)) for section in sections]}
 
 
 def progress_record(counts: Counts, best: FastestCandidates, left_s: float) -> Record:
@@ -123,12 +128,13 @@ def progress_record(counts: Counts, best: FastestCandidates, left_s: float) -> R
 def side_by_side(questions: Sequence[Mapping[str, str]], start: Start) -> Record:
     """Return the parts of a page with plans beside each other."""
     from meshwright.catalog.answer_file import plain_data
-    from meshwright.train.page import side_by_side as parts
+    from meshwright.train.view.plan import side_by_side as parts
+    from meshwright.view.drawn import drawn
 
     if not 0 < len(questions) <= MOST_SIDE_BY_SIDE:
         raise SpecError(Fault("", f"{len(questions)} plans, expected 1 to {MOST_SIDE_BY_SIDE}"))
     plans = [_priced(options, start) for options in questions]
-    return {"parts": [plain_data(part) for part in parts(plans)]}
+    return {"parts": [plain_data(drawn(part)) for part in parts(plans)]}
 
 
 def picture(text: str, axis: str | None) -> Record:

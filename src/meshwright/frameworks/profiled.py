@@ -9,7 +9,7 @@ from meshwright.base.records import Brief, Rows, Shown, scalars
 from meshwright.cost.parts import TimePart
 from meshwright.frameworks.profile import COMMUNICATION, COMPUTATION, Profile, Work
 from meshwright.train.answer import Plan
-from meshwright.train.report import question_line
+from meshwright.train.words import question_line
 
 
 @dataclass(frozen=True)

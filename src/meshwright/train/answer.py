@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import cached_property
+from typing import ClassVar
 
-from meshwright.base.errors import UnsupportedError
 from meshwright.base.records import Brief, Rows, Scalar, Shown, scalars
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.catalog.answer_file import FORMAT
+from meshwright.cost.problem import Problem
 from meshwright.search.exhaustive import Coverage
 from meshwright.sharding.strategy import PlanOptions, Strategy, plan_string
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
 from meshwright.train.measured.factors import PLAN_ERROR, Factors
-from meshwright.view.notebook import figure
-
-if TYPE_CHECKING:
-    from meshwright.train.timeline import StepTimeline
-    from meshwright.view.notebook import AltairChart
-    from meshwright.view.parts import Page
-
+from meshwright.train.question import make_problem
+from meshwright.train.robustness import Change, changes
 
 EXACT = 1e-6
 """Largest relative difference of equal times [1]."""
@@ -312,10 +308,24 @@ class Plan(Shown):
     """The plan with a strategy for each operator, where that was requested."""
     factors: Factors | None = None
     """Factors from measured jobs that scale the constants of each resource."""
+    yours: Candidate | None = None
+    """The job as its files start it, where the question was read from them."""
+    would_fit: tuple[Candidate, ...] = ()
+    """The nearest strategies that fit, where this one does not and they were looked for."""
     warnings: tuple[str, ...] = ()
     version: str = ""
     format: int = FORMAT
     command: str = ""
+
+    @property
+    def problem(self) -> Problem:
+        """The question with its constants, as the cost model prices it."""
+        return make_problem(self.model, self.system, self.workload, self.calibration, self.factors)
+
+    @cached_property
+    def changes(self) -> tuple[Change, ...]:
+        """Step times of the same plan on better systems, the largest gain first."""
+        return tuple(changes(self.problem, self.best.strategy, self.best.plan_options))
 
     @property
     def proof(self) -> str:
@@ -353,87 +363,54 @@ class Plan(Shown):
             return None
         return (tokens / price.tokens_per_s + price.ramp_s) / price.goodput_fraction
 
-    def page(self, **more: Any) -> Page:
-        """Return the report as data; ``more`` as for :func:`meshwright.train.page.plan_page`."""
-        from meshwright.train.page import plan_page
-
-        return plan_page(self, **more)
-
-    def brief(self) -> str:
-        """Return the lead of the screen."""
-        from meshwright.train.report import plan_screen
-
-        return plan_screen(self).lead
-
     def rows(self) -> Rows:
         """Return the ranking: this plan, then its runners-up."""
         return [entry.as_row() for entry in (self.best, *self.runners_up)]
 
-    def plot_time(self) -> AltairChart:
-        """Draw the parts of a step: bars of computation, communication and waiting [s]."""
-        from meshwright.train.page import time_of
 
-        return figure(time_of(self))
+@dataclass(frozen=True)
+class Fit(Plan):
+    """A strategy of which the memory was asked: a plan without its place on the network."""
 
-    def plot_memory(self) -> AltairChart:
-        """Draw the memory of the fullest device by part, against its capacity [GiB]."""
-        from meshwright.train.page import memory_of
+    WRITTEN: ClassVar[Mapping[str, str]] = {
+        "plan": "best.text",
+        "fits": "best.estimate.fits",
+        "memory_bytes": "best.estimate.memory_bytes",
+        "memory_capacity_bytes": "best.estimate.memory_capacity_bytes",
+        "memory_parts_bytes": "best.estimate.memory_parts_bytes",
+        "fullest_stage": "best.estimate.fullest_stage",
+        "host_bytes_per_device": "best.estimate.host_bytes_per_device",
+        "host_capacity_bytes_per_device": "best.estimate.host_capacity_bytes_per_device",
+        "would_fit": "would_fit",
+    }
 
-        return figure(memory_of(self))
 
-    def plot_stages(self) -> AltairChart:
-        """Draw the memory of every pipeline stage, against the capacity [GiB]."""
-        return self._line().plot_stages()
+@dataclass(frozen=True)
+class BrokenRule(Brief):
+    """A rule that a strategy breaks."""
 
-    def plot_memory_over_step(self) -> AltairChart:
-        """Draw the memory of a device of each pipeline stage over a step [GiB over s]."""
-        return self._line().plot_memory()
+    rule: str
+    message: str
+    fix: str
+    """Nearest legal change."""
 
-    def plot_timeline(self) -> AltairChart:
-        """Draw the tasks of each pipeline stage over a step; the beginning of a long step.
 
-        For a plan on a grid, use ``mw.timeline(plan)``.
-        """
-        return self._line().plot_timeline()
+@dataclass(frozen=True)
+class Check(Shown):
+    """Whether a strategy is legal."""
 
-    def _line(self) -> StepTimeline:
-        """Return the step over time."""
-        from meshwright.train.timeline import plan_timeline
+    DERIVED: ClassVar[Mapping[str, str]] = {"is_legal": "is_legal"}
+    plan: str
+    faults: tuple[BrokenRule, ...]
 
-        if self.best.placement is not None:
-            raise UnsupportedError(
-                "the plan is placed on a grid, whose links its axes share: mw.timeline(plan) plays "
-                "its step, and has plot_timeline(), plot_memory() and plot_stages()"
-            )
-        return plan_timeline(self)
+    @property
+    def is_legal(self) -> bool:
+        """Whether the strategy breaks no rule."""
+        return not self.faults
 
-    def plot_energy(self) -> AltairChart:
-        """Draw the energy of a step by part [kJ], where it is known."""
-        from meshwright.train.page import energy_of
-
-        return figure(energy_of(self), f"energy of {self.system.chip.name} is not known")
-
-    def plot_ranking(self) -> AltairChart:
-        """Draw the leading plans: the interval of each step time, and its expected value [s]."""
-        from meshwright.train.page import intervals_of
-
-        return figure(
-            intervals_of(self),
-            "only one plan was priced" if not self.runners_up else
-            f"the constants of {self.system.chip.name} were not fitted to measurements",
-        )  # fmt: skip
-
-    def plot_gains(self) -> AltairChart:
-        """Draw how much faster the same plan is with twice of each resource [%]."""
-        from meshwright.train.page import gains_of
-
-        return figure(gains_of(self), "twice of any one resource gains less than 0.2 %")
-
-    def plot_space(self) -> AltairChart:
-        """Draw the counts of all plans: priced, refused by a rule, over memory, bounded away."""
-        from meshwright.train.page import space_of
-
-        return figure(space_of(self), "no space was searched, the plan was stated")
+    def rows(self) -> Rows:
+        """Return the broken rules."""
+        return [scalars(fault) for fault in self.faults]
 
 
 @dataclass(frozen=True)
@@ -466,27 +443,9 @@ class Deadline(Shown):
         assert self.plan.slowest_run_s is not None
         return self.plan.slowest_run_s <= self.within_s
 
-    def page(self, **more: Any) -> Page:
-        """Return the report as data; ``more`` as for a plan."""
-        from meshwright.train.other_pages import deadline_page
-
-        return deadline_page(self, **more)
-
-    def brief(self) -> str:
-        """Return the lead of the screen."""
-        from meshwright.train.report import deadline_screen
-
-        return deadline_screen(self).lead
-
     def rows(self) -> Rows:
         """Return the numbers of devices that were tried, with the time of the whole run."""
         return [scalars(one) for one in self.tried]
-
-    def plot_devices(self) -> AltairChart:
-        """Draw the time of the whole run by number of devices, against the limit [days]."""
-        from meshwright.train.other_pages import devices_of
-
-        return figure(devices_of(self))
 
 
 @dataclass(frozen=True)
@@ -502,18 +461,6 @@ class Replan(Shown):
     moved_bytes_per_device: float
     """Most weights and optimizer state that a device still has to load [bytes]."""
 
-    def page(self, **more: Any) -> Page:
-        """Return the report as data; ``more`` as for a plan."""
-        from meshwright.train.other_pages import replan_page
-
-        return replan_page(self, **more)
-
-    def brief(self) -> str:
-        """Return the lead of the screen."""
-        from meshwright.train.report import replan_screen
-
-        return replan_screen(self).lead
-
     def rows(self) -> Rows:
         """Return the ranking of the new plan."""
         return self.plan.rows()
@@ -523,6 +470,7 @@ class Replan(Shown):
 class Front(Shown):
     """Plans that no other one beats in time, memory, energy and money at once."""
 
+    WRITTEN: ClassVar[Mapping[str, str]] = {"front": "candidates", "left_out": "left_out"}
     model: ModelSpec
     system: SystemSpec
     workload: Training
@@ -532,30 +480,89 @@ class Front(Shown):
     version: str = ""
     command: str = ""
 
-    def page(self) -> Page:
-        """Return the report as data."""
-        from meshwright.train.other_pages import front_page
-
-        return front_page(self)
-
-    def brief(self) -> str:
-        """Return the number of plans, and the two ends of the front."""
-        from meshwright.train.report import front_in_brief
-
-        return front_in_brief(self)
-
     def rows(self) -> Rows:
         """Return the plans, the fastest first."""
         return [entry.as_row() for entry in self.candidates]
 
-    def plot_front(self, against: str = "memory") -> AltairChart:
-        """Draw the plans in step time and something else.
 
-        Parameters
-        ----------
-        against
-            ``memory``, ``energy`` or ``money``.
-        """
-        from meshwright.train.other_pages import weighed_of
+@dataclass(frozen=True)
+class Entry(Brief):
+    """The best plan of one recipe, or the reason why it has none."""
 
-        return figure(weighed_of(self, against), f"{against} of {self.system.name} is not known")
+    recipe: str
+    title: str
+    source: str
+    mapper: str | None
+    """Placer of the plan on a grid; None where there is nothing to place."""
+    best: Candidate | None
+    lower_bound_s: float | None
+    """Lower bound on the step time of the recipe [s]: without contention, or as placed."""
+    why_none: str
+    search_s: float
+    """Wall-clock time of search and placement [s]."""
+    speedup_of_ours: float | None = None
+    """Step time of this entry over that of ours; None where either has none."""
+
+    @property
+    def name(self) -> str:
+        """The recipe with its placer."""
+        return f"{self.recipe}, {self.mapper}" if self.mapper else self.recipe
+
+    def brief(self) -> str:
+        """Return the recipe and its best plan, or the reason why it has none."""
+        return f"{self.recipe}: {self.why_none if self.best is None else self.best.brief()}"
+
+
+@dataclass(frozen=True)
+class Comparison(Shown):
+    """The best plan of each recipe for one question; ours comes first."""
+
+    WRITTEN: ClassVar[Mapping[str, str]] = {
+        "model": "model.name", "system": "system.name", "entries": "entries",
+    }  # fmt: skip
+    model: ModelSpec
+    system: SystemSpec
+    workload: Training
+    entries: tuple[Entry, ...]
+    command: str = ""
+    version: str = ""
+
+    def rows(self) -> Rows:
+        """Return the best plan of each recipe, ours first, or the reason why it has none."""
+        return [
+            {"recipe": entry.recipe, "mapper": entry.mapper,
+             "speedup_of_ours": entry.speedup_of_ours, "why_none": entry.why_none or None,
+             **({} if entry.best is None else entry.best.as_row()), "title": entry.title}
+            for entry in self.entries
+        ]  # fmt: skip
+
+    @property
+    def ours(self) -> Entry:
+        """The plan with every choice free."""
+        return self.entries[0]
+
+
+@dataclass(frozen=True)
+class Explanation(Shown):
+    """The reasons for a plan."""
+
+    WRITTEN: ClassVar[Mapping[str, str]] = {
+        "plan": "plan.best.text", "limits": "shares", "would_change": "plan.changes",
+        "why_not": "why_not", "not_possible": "not_possible", "trials": "trials",
+    }  # fmt: skip
+    plan: Plan
+    shares: Mapping[str, float]
+    """Share of each part in the step."""
+    why_not: tuple[WhyNot, ...]
+    """The best plan with each feature that this one lacks, and each runner-up."""
+    not_possible: Mapping[str, str]
+    """Features that no legal plan that fits has, with the reason."""
+
+    @property
+    def trials(self) -> Trials | None:
+        """Trials under other constants: the plans to run, and how often each wins."""
+        return None if self.plan.robustness is None else self.plan.robustness.trials
+
+    def rows(self) -> Rows:
+        """Return the gains of single changes: the step time with twice of each resource."""
+        return [scalars(change) for change in self.plan.changes]

@@ -9,12 +9,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING
-
-from typing_extensions import TypedDict
 
 from meshwright.base.errors import InfeasibleError
-from meshwright.base.records import Brief, Rows, Shown
 from meshwright.base.registry import Registry, version
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.cost.problem import Mapper, Problem
@@ -23,140 +19,11 @@ from meshwright.sharding.space import Choices
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
-from meshwright.train.answer import Candidate
+from meshwright.train.answer import Candidate, Comparison, Entry
 from meshwright.train.leading import lead
 from meshwright.train.measured.factors import Factors
 from meshwright.train.placer import CLOSED_FORM, Placer, nothing_fits
 from meshwright.train.question import check_fixed, make_problem, switched_on
-from meshwright.view.notebook import figure
-
-if TYPE_CHECKING:
-    from meshwright.view.notebook import AltairChart
-    from meshwright.view.parts import Page
-
-
-@dataclass(frozen=True)
-class Entry(Brief):
-    """The best plan of one recipe, or the reason why it has none."""
-
-    recipe: str
-    title: str
-    source: str
-    mapper: str | None
-    """Placer of the plan; None where there is nothing to place."""
-    best: Candidate | None
-    lower_bound_s: float | None
-    """Lower bound on the step time of the recipe [s]: without contention, or as placed."""
-    why_none: str
-    search_s: float
-    """Wall-clock time of search and placement [s]."""
-
-    def speedup_of(self, ours: Entry) -> float | None:
-        """Return the step time of this entry over that of ours; None where either has none."""
-        if self.best is None or ours.best is None:
-            return None
-        return self.best.estimate.step_time_s / ours.best.estimate.step_time_s
-
-    def brief(self) -> str:
-        """Return the recipe and its best plan, or the reason why it has none."""
-        return f"{self.recipe}: {self.why_none if self.best is None else self.best.brief()}"
-
-
-@dataclass(frozen=True)
-class Comparison(Shown):
-    """Recipes on one question; ours comes first."""
-
-    model: ModelSpec
-    system: SystemSpec
-    workload: Training
-    entries: tuple[Entry, ...]
-    command: str = ""
-    version: str = ""
-
-    def page(self) -> Page:
-        """Return the report as data."""
-        from meshwright.train.compare_page import comparison_page
-
-        return comparison_page(self)
-
-    def brief(self) -> str:
-        """Return the lead of the screen, and the recipe that comes next."""
-        from meshwright.train.report import comparison_in_brief
-
-        return comparison_in_brief(self)
-
-    def rows(self) -> Rows:
-        """Return the best plan of each recipe, ours first, or the reason why it has none."""
-        return [
-            {"recipe": entry.recipe, "mapper": entry.mapper,
-             "speedup_of_ours": entry.speedup_of(self.ours), "why_none": entry.why_none or None,
-             **({} if entry.best is None else entry.best.as_row()), "title": entry.title}
-            for entry in self.entries
-        ]  # fmt: skip
-
-    def plot_time(self) -> AltairChart:
-        """Draw the step of each recipe in its parts beside ours [s]."""
-        from meshwright.train.compare_page import time_of
-
-        return figure(time_of(self), self.ours.why_none)
-
-    def plot_ranking(self) -> AltairChart:
-        """Draw the recipes: the interval of each step time, and its expected value [s]."""
-        from meshwright.train.compare_page import intervals_of
-
-        return figure(intervals_of(self), "fewer than two recipes have a plan with an interval")
-
-    @property
-    def ours(self) -> Entry:
-        """The plan with every choice free."""
-        return self.entries[0]
-
-
-class EntryRecord(TypedDict):
-    """The best plan of a recipe."""
-
-    recipe: str
-    title: str
-    source: str
-    mapper: str | None
-    """Placer of the plan on a grid."""
-    best: Candidate | None
-    lower_bound_s: float | None
-    """Lower bound on the step time of the recipe [s]."""
-    speedup_of_ours: float | None
-    why_none: str
-    search_s: float
-
-
-class ComparisonRecord(TypedDict):
-    """The best plan of each recipe."""
-
-    model: str
-    system: str
-    entries: Sequence[EntryRecord]
-
-
-def comparison_record(found: Comparison) -> ComparisonRecord:
-    """Return a comparison as plain data."""
-    return {
-        "model": found.model.name,
-        "system": found.system.name,
-        "entries": [
-            {
-                "recipe": entry.recipe,
-                "title": entry.title,
-                "source": entry.source,
-                "mapper": entry.mapper,
-                "best": entry.best,
-                "lower_bound_s": entry.lower_bound_s,
-                "speedup_of_ours": entry.speedup_of(found.ours),
-                "why_none": entry.why_none,
-                "search_s": entry.search_s,
-            }
-            for entry in found.entries
-        ],
-    }
-
 
 Fixed = Mapping[str, tuple[object, ...]]
 """Allowed values of a degree or of a structural choice, by name; other names are free."""
@@ -326,9 +193,17 @@ def compare(
     except KeyboardInterrupt:
         if not entries:
             raise
-    return Comparison(
-        problem.model, problem.system, problem.workload, tuple(entries), command, version()
-    )
+    first = entries[0].best
+    compared = tuple(_beside(entry, first) for entry in entries)
+    return Comparison(problem.model, problem.system, problem.workload, compared, command, version())
+
+
+def _beside(entry: Entry, ours: Candidate | None) -> Entry:
+    """Return an entry with its step time over that of ours, where both have a plan."""
+    if entry.best is None or ours is None:
+        return entry
+    times = entry.best.estimate.step_time_s / ours.estimate.step_time_s
+    return replace(entry, speedup_of_ours=times)
 
 
 def _choices(recipe: Recipe, allowed: Mapping[str, Sequence[object]]) -> Choices:

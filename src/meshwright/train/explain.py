@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from dataclasses import replace
 
 from meshwright.base.errors import InfeasibleError, SpecError
-from meshwright.base.records import Rows, Shown, scalars
 from meshwright.cost.problem import Problem
 from meshwright.search.exhaustive import Counts
 from meshwright.sharding.space import Choices, divisors
 from meshwright.sharding.strategy import Offload, PlanOptions, Recompute, Strategy
-from meshwright.train.answer import (
-    Candidate,
-    Plan,
-    WhyNot,
-)
+from meshwright.train.answer import Candidate, Explanation, Plan
 from meshwright.train.families import AllFamilies
 from meshwright.train.leading import lead
 from meshwright.train.placer import CLOSED_FORM, Leaders, Placer
 from meshwright.train.price import candidates, compared
-from meshwright.train.question import check_problem, problem_of
-from meshwright.train.robustness import Change, changes
+from meshwright.train.question import check_problem
 from meshwright.train.search import priced_families
 from meshwright.train.space import SearchSpace
-
-if TYPE_CHECKING:
-    from meshwright.view.notebook import AltairChart
-    from meshwright.view.parts import Page
-
-
-def what_would_change(plan: Plan) -> list[Change]:
-    """Return the step times of the same plan on better systems."""
-    return changes(problem_of(plan), plan.best.strategy, plan.best.plan_options)
 
 
 def what_would_fit(plan: Plan) -> list[Candidate]:
@@ -42,7 +26,7 @@ def what_would_fit(plan: Plan) -> list[Candidate]:
     Recomputation comes first, since it changes neither the devices nor the work on them; then the
     fastest. Where no single change is enough, the whole space is searched; empty: nothing fits.
     """
-    problem = problem_of(plan)
+    problem = plan.problem
     together: dict[PlanOptions, list[Strategy]] = {}
     for strategy, plan_options in leaner(plan.best.strategy, plan.best.plan_options):
         if not check_problem(problem, strategy, plan_options):
@@ -70,7 +54,7 @@ def explain(plan: Plan, placer: Placer = CLOSED_FORM) -> Explanation:
     SpecError
         The plan of a file is illegal for its own model and system.
     """
-    problem, price = problem_of(plan), plan.best.estimate
+    problem, price = plan.problem, plan.best.estimate
     faults = check_problem(problem, plan.best.strategy, plan.best.plan_options)
     if faults:
         raise SpecError(faults, origin=plan.best.text)
@@ -90,7 +74,7 @@ def explain(plan: Plan, placer: Placer = CLOSED_FORM) -> Explanation:
         else:
             impossible[name] = leaders.result.counts.summary
     shares = {name: t / price.step_time_s for name, t in price.time_parts_s.items()}
-    return Explanation(plan, shares, what_would_change(plan), whys, impossible)
+    return Explanation(plan, shares, tuple(whys), impossible)
 
 
 def _every_family(space: SearchSpace) -> AllFamilies | None:
@@ -162,35 +146,3 @@ def missing_features(
         yield "fully sharded weights (ZeRO-3)", "zero_stage", (3,)
     if plan_options.offload is not Offload.NONE:
         yield "keeping all on the devices", "offload", (Offload.NONE,)
-
-
-@dataclass(frozen=True)
-class Explanation(Shown):
-    """Explanation of a plan."""
-
-    plan: Plan
-    shares: Mapping[str, float]
-    """Share of each part in the step."""
-    changes: list[Change]
-    why_not: list[WhyNot]
-    """The best plan with each feature that this one lacks, and each runner-up."""
-    not_possible: Mapping[str, str]
-    """Features that no legal plan that fits has, with the reason."""
-
-    def page(self) -> Page:
-        """Return the report of the plan, with the best plans that have its missing features."""
-        return self.plan.page(explanation=self)
-
-    def brief(self) -> str:
-        """Return the limits of the plan, and the change that gains most."""
-        from meshwright.train.report import explanation_in_brief
-
-        return explanation_in_brief(self)
-
-    def rows(self) -> Rows:
-        """Return the gains of single changes: the step time with twice of each resource."""
-        return [scalars(change) for change in self.changes]
-
-    def plot_gains(self) -> AltairChart:
-        """Draw how much faster the same plan is with twice of each resource [%]."""
-        return self.plan.plot_gains()

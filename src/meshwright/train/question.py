@@ -36,7 +36,6 @@ from meshwright.spec.framework import UNNAMED, Framework
 from meshwright.spec.model import REGIONS, ModelSpec
 from meshwright.spec.system import ChipSpec, SystemSpec
 from meshwright.spec.workload import BYTES_OF, Precision, SoftwareStack, Training
-from meshwright.train.answer import Plan
 from meshwright.train.measured.factors import Factors
 from meshwright.train.writing import Written, written_faults
 
@@ -300,11 +299,6 @@ def _check_caps(system: SystemSpec) -> None:
     if not system_parts_j(system, dynamic_j, 1.0, 1.0):
         message = f"the power of {system.chip.name} is not known, so no plan can be held below it"
         raise SpecError(Fault(name, message, "a chip with idle_power and peak_power"))
-
-
-def problem_of(plan: Plan) -> Problem:
-    """Return the question that a plan answers."""
-    return make_problem(plan.model, plan.system, plan.workload, plan.calibration, plan.factors)
 
 
 def check_fixed(problem: Problem, allowed: Mapping[str, Sequence[object]]) -> None:

@@ -13,13 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray, number_at, read_only
-from meshwright.base.records import Brief, Listed, Rows
-from meshwright.base.units import format_seconds
+from meshwright.base.records import Brief, Rows, Shown
 from meshwright.cost.communication import EXPOSED_PART, AxisNetwork
 from meshwright.cost.layer import (
     LayerCost,
@@ -38,12 +37,6 @@ from meshwright.schedule.timeline import KINDS, PassTimeline, StageTimes, build_
 from meshwright.sharding.dealing import dealt_layers
 from meshwright.sharding.strategy import PlanOptions, ScheduleKind
 from meshwright.train.answer import Plan
-from meshwright.train.question import problem_of
-from meshwright.view.notebook import figure
-from meshwright.view.words import counted
-
-if TYPE_CHECKING:
-    from meshwright.view.notebook import AltairChart
 
 
 class StepTask(StrEnum):
@@ -117,9 +110,26 @@ class StageMemory(Brief):
 
 
 @dataclass(frozen=True)
-class StepTimeline(Listed):
+class StageTimeline(Brief):
+    """Tasks and memory of a stage in a step."""
+
+    busy_s: float
+    idle_s: float
+    by_task_s: Mapping[str, float]
+    memory_peak_bytes: float
+    memory_resident_bytes: float
+
+
+@dataclass(frozen=True)
+class StepTimeline(Shown):
     """A step as columns: one row for each task of a stage; tasks of one stage never overlap."""
 
+    WRITTEN: ClassVar[Mapping[str, str]] = {
+        "plan": "plan.best.text", "fidelity": "fidelity", "step_time_s": "step_time_s",
+        "priced_s": "priced_s", "num_micro_batches": "num_micro_batches",
+        "num_tasks": "num_tasks", "stages": "stages",
+    }  # fmt: skip
+    plan: Plan
     stage: IntArray
     task: IntArray
     """Index in ``TASKS``."""
@@ -177,15 +187,24 @@ class StepTimeline(Listed):
             task: table[:, number] for number, task in enumerate(TASKS) if table[:, number].any()
         }
 
-    def brief(self) -> str:
-        """Return the time of the step, and the idle time of the stages."""
-        idle = (self.bubble_s / self.step_time_s).round(4) + 0.0  # no -0.0 %
-        return (
-            f"{format_seconds(self.step_time_s)} a step with the schedule played, "
-            f"{format_seconds(self.priced_s)} as priced\n"
-            f"{counted(self.num_stages, 'pipeline stage')}, idle {idle.min():.1%} to "
-            f"{idle.max():.1%} of it; {len(self.stage):,} tasks of "
-            f"{counted(self.num_micro_batches, 'micro-batch', 'micro-batches')}"
+    @property
+    def num_tasks(self) -> int:
+        """Number of tasks of all stages."""
+        return len(self.stage)
+
+    @property
+    def stages(self) -> tuple[StageTimeline, ...]:
+        """Tasks and memory of each stage, summed over the step."""
+        seconds = self.seconds_by_task()
+        return tuple(
+            StageTimeline(
+                float(self.busy_s[stage]),
+                float(self.bubble_s[stage]),
+                {str(task): float(each[stage]) for task, each in seconds.items()},
+                memory.peak_bytes,
+                memory.resident_bytes,
+            )
+            for stage, memory in enumerate(self.memory)
         )
 
     def rows(self) -> Rows:
@@ -200,40 +219,24 @@ class StepTimeline(Listed):
             for stage, task, batch, chunk, start_s, end_s in rows
         ]  # fmt: skip
 
-    def plot_timeline(self) -> AltairChart:
-        """Draw the tasks of each pipeline stage over the step; the beginning of a long step."""
-        from meshwright.train.timeline_charts import timeline_charts
-
-        return figure(next(timeline_charts(self)))
-
-    def plot_memory(self) -> AltairChart:
-        """Draw the memory of a device of each stage over the step [GiB over s]."""
-        from meshwright.train.timeline_charts import memory_chart
-
-        return figure(memory_chart(self))
-
-    def plot_stages(self) -> AltairChart:
-        """Draw the memory of every stage at its fullest, against the capacity [GiB]."""
-        from meshwright.train.timeline_charts import stages_chart
-
-        return figure(stages_chart(self), "the plan has one stage; plot_memory() draws it")
-
 
 def plan_timeline(plan: Plan) -> StepTimeline:
     """Return the step of the best candidate of a plan over time, in closed form."""
-    problem, best = problem_of(plan), plan.best
+    problem, best = plan.problem, plan.best
     priced = price_one(problem, best.plan_options, best.strategy)
     network = problem.network(priced.plan_options.axis_order, priced.strategy)
-    return step_timeline(problem, priced, network, fidelity="closed_form")
+    return step_timeline(plan, problem, priced, network, fidelity="closed_form")
 
 
 def step_timeline(
-    problem: Problem, priced: Priced, network: AxisNetwork, *, fidelity: str
+    plan: Plan, problem: Problem, priced: Priced, network: AxisNetwork, *, fidelity: str
 ) -> StepTimeline:
-    """Return the step of one priced strategy over time.
+    """Return the step of the best candidate of a plan over time.
 
     Parameters
     ----------
+    problem
+        The question at the pace of the devices.
     priced
         Columns of one row.
     network
@@ -278,6 +281,7 @@ def step_timeline(
     np.maximum.at(ends_s, line.stage, line.end_s + first_s)
     _add_end(rows, priced, sync, ends_s)
     return StepTimeline(
+        plan,
         **rows.columns(),
         memory=_memory(problem, priced, line, first_s, chunks),
         priced_s=number_at(priced.step.time.total_s),

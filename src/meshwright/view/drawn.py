@@ -19,14 +19,17 @@ SCALES = {
     "s": (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)),
     "%": (("%", 0.01),),
     "+%": (("%", 0.01),),
+    "J": (("MJ", 1e6), ("kJ", 1e3), ("J", 1.0)),
 }
 """Units of axes, the largest first, and their size in the unit of the values."""
 
 
 def drawn_page(page: Page) -> Page:
     """Return a page whose parts are words, Vega-Lite and pictures."""
-    tiles = [replace(tile, note=tile.note.replace("\n", "; "), part=None) for tile in page.tiles]
-    return replace(page, tiles=tiles, sections=[drawn_section(one) for one in page.sections])
+    tiles = [replace(tile, note=tile.note.replace("\n", "; "), part=None)
+             for tile in (*page.tiles, *page.page_tiles)]  # fmt: skip
+    sections = [drawn_section(one) for one in page.sections]
+    return replace(page, tiles=tiles, page_tiles=(), sections=sections)
 
 
 def drawn_section(section: Section) -> Section:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def _drawn(template: str, page: Page, **more: object) -> str:
 
 def card_of(page: Page) -> str:
     """Return the first screen of a report as a piece of HTML: for notebooks."""
-    return _drawn("card.html", drawn_page(page))
+    return _drawn("card.html", drawn_page(replace(page, sections=())))
 
 
 def html_of(page: Page) -> str:

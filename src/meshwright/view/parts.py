@@ -11,10 +11,12 @@ are SI values (a share is a fraction), and each medium writes them as its reader
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from functools import cached_property
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
+T = TypeVar("T")
 Cell = str | int | float | None
 Form = Literal["bars", "stacked", "points", "lines", "spans"]
 """Forms of a plot, each with its columns:
@@ -175,6 +177,27 @@ class Tile:
 
 
 @dataclass(frozen=True)
+class Later(Generic[T]):
+    """Entries that are made when they are first read: a default screen reads none of them."""
+
+    make: Callable[[], Iterable[T]]
+
+    @cached_property
+    def entries(self) -> list[T]:
+        """The entries, made once."""
+        return list(self.make())
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getitem__(self, index: int) -> T:
+        return self.entries[index]
+
+
+@dataclass(frozen=True)
 class Page:
     """A whole answer: its title, its first screen, and its sections."""
 
@@ -182,8 +205,10 @@ class Page:
     subtitle: str
     """The question, in a line."""
     tiles: Sequence[Tile]
-    sections: Sequence[Section] = field(default=())
+    sections: Sequence[Section] | Later[Section] = field(default=())
     warnings: Sequence[str] = ()
     command: str = ""
     """Command that computed the answer."""
     version: str = ""
+    page_tiles: Sequence[Tile] | Later[Tile] = ()
+    """Further tiles of pages, which take time to make."""

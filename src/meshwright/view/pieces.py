@@ -1,87 +1,22 @@
-"""Parts that reports of several answers share: memory, time, counts, sources of numbers."""
+"""Parts that pages of several answers share: better systems, launch files, sources of numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from meshwright.base.units import format_bytes, format_seconds
 from meshwright.spec.doubled import of_level
-from meshwright.view import charts
 from meshwright.view.declared_values import declared_values, origin_text, unit_of, value_text
-from meshwright.view.drawn import drawn
-from meshwright.view.parts import Chart, Code, Folded, Part, Plot, Table, Text, Tile
+from meshwright.view.parts import Code, Folded, Part, Plot, Table, Text, Tile
 from meshwright.view.words import words
 
 if TYPE_CHECKING:
     from meshwright.spec.system import SystemSpec
 
-GIB = 2.0**30
 Gains = Mapping[str, tuple[float, float]]
 """Time with each change of the system [s], and the fraction that it saves."""
 SHOWN_GAIN = 0.002
 """Least gain of a better system that is shown."""
-
-
-def ranked(parts: Mapping[str, float]) -> dict[str, float]:
-    """Return parts by their names in words, the largest first; parts of 0 are left out."""
-    named = {words(name): part for name, part in parts.items() if part}
-    return dict(sorted(named.items(), key=lambda item: -item[1]))
-
-
-def largest(parts_s: Mapping[str, float], whole_s: float, most: int = 3) -> str:
-    """Return the largest parts of a time with their shares of it; none below half a percent."""
-    shares = {name: part / whole_s for name, part in ranked(parts_s).items()}
-    shown = [f"{name} {share:.0%}" for name, share in shares.items() if share >= 0.005]
-    return ", ".join(shown[:most])
-
-
-def memory_chart(
-    title: str, parts_bytes: Mapping[str, float], capacity_bytes: float
-) -> Chart:  # fmt: skip
-    """Return the chart of the parts of a memory, against its capacity [bytes]."""
-    parts, used = ranked(parts_bytes), sum(parts_bytes.values())
-    first = ", ".join(f"{name} {format_bytes(size)}" for name, size in list(parts.items())[:3])
-    return Chart(
-        title,
-        f"{format_bytes(used)} of {format_bytes(capacity_bytes)} ({used / capacity_bytes:.0%}); "
-        f"largest: {first}",
-        charts.stacked(
-            ["device"], {name: [size / GIB] for name, size in parts.items()}, "memory [GiB]",
-            row_title="", limit=capacity_bytes / GIB,
-        ),
-        Table(("part", "GiB>", "share of the capacity>"),
-              [(name, f"{size / GIB:.2f}", f"{size / capacity_bytes:.1%}")
-               for name, size in parts.items()]),
-    )  # fmt: skip
-
-
-def time_chart(title: str, parts_s: Mapping[str, float], whole_s: float) -> Chart:
-    """Return the chart of the parts of a time [s]."""
-    parts = ranked(parts_s)
-    shares = {name: f"{part / whole_s:.1%}" for name, part in parts.items()}
-    return Chart(
-        title,
-        f"{format_seconds(whole_s)}: {largest(parts_s, whole_s)}",
-        charts.bars(
-            list(parts), list(parts.values()),
-            [f"{format_seconds(part)}, {shares[name]}" for name, part in parts.items()],
-            "time [s]",
-        ),
-        Table(("part", "time>", "share>"),
-              [(name, format_seconds(part), shares[name]) for name, part in parts.items()]),
-    )  # fmt: skip
-
-
-def count_chart(title: str, counts: Mapping[str, int], things: str) -> Chart:
-    """Return the chart of the number of things of each kind; kinds without any are left out."""
-    shown = {name: f"{number:,}" for name, number in counts.items() if number}
-    return Chart(
-        title,
-        "; ".join(f"{name}: {number}" for name, number in shown.items()),
-        charts.bars(list(shown), [counts[name] for name in shown], list(shown.values()), things),
-        Table(("", f"{things}>"), list(shown.items())),
-    )
 
 
 def network_tile(system: SystemSpec, gains: Gains) -> Tile:
@@ -110,12 +45,6 @@ def gain_parts(title: str, gains: Gains) -> Iterator[Part]:
         return
     says = "; ".join(f"{what}: {gain:.1%} faster" for what, gain in shown)
     yield Plot(title, says, "bars", Table(("change", "faster [%]"), shown))
-
-
-def gain_chart(title: str, gains: Gains) -> Chart | None:
-    """Return the gains of the same plan from changes of the system; None: at most 0.2 %."""
-    found = drawn(next(gain_parts(title, gains)))
-    return found if isinstance(found, Chart) else None
 
 
 def launch_parts(

@@ -8,12 +8,13 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
-from functools import cache, cached_property
+from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 from textwrap import dedent
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_origin, get_type_hints
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
 from pydantic_core import core_schema
 from typing_extensions import TypedDict
@@ -39,7 +40,7 @@ class _Answers(GenerateJsonSchema):
         written = getattr(kind, "WRITTEN", dict(zip(own, own, strict=True)) | _derived(kind))
         found["properties"] = {
             name: own[source] if source in own else TypeAdapter(
-                get_type_hints(_getter(getattr(kind, source)))["return"]
+                _entry(kind, source.split("."))
             ).json_schema(mode=self.mode)
             for name, source in written.items()
         }  # fmt: skip
@@ -93,16 +94,23 @@ def _printed(kind: type) -> type:
     named = getattr(kind, "WRITTEN", None)
     if named is None:
         return kind
-    fields = get_type_hints(kind)
-    holds = {
-        name: fields[source]
-        if source in fields
-        else get_type_hints(_getter(getattr(kind, source)))["return"]
-        for name, source in named.items()
-    }
-    printed: type = TypedDict(kind.__name__, holds)  # type: ignore[misc]
+    entries = {name: _entry(kind, path.split(".")) for name, path in named.items()}
+    printed: type = TypedDict(kind.__name__, entries)  # type: ignore[misc]
     printed.__doc__ = kind.__doc__
     return printed
+
+
+def _entry(kind: type, path: Sequence[str]) -> Any:
+    """Return the type of the value at a path of an answer, with the text under it."""
+    kind, (first, *rest) = get_origin(kind) or kind, path
+    made = getattr(kind, first, None)
+    getter = getattr(made, "fget", None) or getattr(made, "func", None)
+    holds = get_type_hints(getter)["return"] if getter else get_type_hints(kind)[first]
+    if rest:
+        return _entry(holds, rest)
+    texts = [text for base in kind.__mro__ if (text := _texts(base).get(first))]
+    text = texts[0] if texts else inspect.getdoc(getter) if getter else None
+    return Annotated[holds, Field(description=" ".join(text.split()))] if text else holds
 
 
 def _derived(kind: type) -> dict[str, str]:
@@ -110,21 +118,9 @@ def _derived(kind: type) -> dict[str, str]:
     return dict(getattr(kind, "DERIVED", {}))
 
 
-def _getter(entry: Any) -> Any:
-    """Return the function of a property, cached or not."""
-    return getattr(entry, "fget", None) or entry.func
-
-
 def schema_of(kind: type, name: str) -> dict[str, Any]:
     """Return the JSON Schema of a record as it is printed, of this version of the layout."""
     found = TypeAdapter(_printed(kind)).json_schema(
         by_alias=False, schema_generator=_Answers, mode="serialization"
     )
-    texts = {name: text for base in kind.__mro__ for name, text in _texts(base).items()}
-    for entry, source in getattr(kind, "WRITTEN", {}).items():
-        attribute = inspect.getattr_static(kind, source, None)
-        is_derived = isinstance(attribute, property | cached_property)
-        text = inspect.getdoc(attribute) if is_derived else texts.get(source)
-        if text:
-            found["properties"][entry].setdefault("description", " ".join(text.split()))
     return {"$id": f"urn:meshwright:{name}:{FORMAT}", **found}

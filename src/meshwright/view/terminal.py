@@ -114,10 +114,9 @@ def text_of(page: Page, *, detail: bool = False, after: str = "", width: int = W
 
 
 def lead_of(page: Page) -> str:
-    """Return the question and the first answer: the record at a prompt."""
-    first = page.tiles[0]
-    label = first.label or first.question
-    return "\n".join([page.subtitle, f"{label}: {first.answer}", *first.note.splitlines()[:1]])
+    """Return the question and the first two answers: the record at a prompt."""
+    told = [f"{tile.label or tile.question}: {tile.answer}" for tile in page.tiles[:2]]
+    return "\n".join([page.subtitle, *told])
 
 
 def console_of(file: IO[str] | None = None) -> Console:

@@ -18,7 +18,7 @@ TOLD: dict[str, Callable[[float], str]] = {
     "+%": lambda value: f"{value:+.1%}",
     "x": lambda value: f"{value:.2f}x",
     "#": lambda value: f"{value:,.0f}",
-    **{unit: partial(format_si, unit=unit) for unit in ("FLOP", "FLOP/s", "W")},
+    **{unit: partial(format_si, unit=unit) for unit in ("FLOP", "FLOP/s", "W", "J")},
 }
 """Units that a value carries itself, so that the name of its column has none."""
 

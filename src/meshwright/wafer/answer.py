@@ -26,6 +26,7 @@ class SimulatedStep:
     """A simulated step, and the sums of its parts."""
 
     step_time_s: float
+    """Time of the simulated step [s]."""
     time_parts_s: Mapping[str, float]
     """Seconds along the critical path; parts that are not simulated are as priced: sums of single
     numbers and of tied or shared parameters after the last pass, update, offload, slowdown by
@@ -60,46 +61,22 @@ class SimulatedPlan(Shown):
     """A step simulated on a grid of devices."""
 
     WRITTEN: ClassVar[Mapping[str, str]] = {
-        "plan": "text",
+        "plan": "plan.best.text",
         "fidelity": "fidelity",
-        "step_time_s": "step_time_s",
-        "time_parts_s": "time_parts_s",
-        "contended_s": "contended_s",
+        "step_time_s": "step.step_time_s",
+        "time_parts_s": "step.time_parts_s",
+        "contended_s": "plan.best.estimate.step_time_s",
         "closed_form_s": "closed_form_s",
         "num_tasks": "num_tasks",
-        "num_micro_batches": "num_micro_batches",
-        "num_micro_batches_played": "num_micro_batches_played",
+        "num_micro_batches": "plan.best.estimate.num_micro_batches",
+        "num_micro_batches_played": "step.num_micro_batches",
         "link_utilisation": "link_utilisation",
         "busiest_links": "busiest_links",
     }
     plan: Plan
     network: Network
     step: SimulatedStep
-
-    @property
-    def text(self) -> str:
-        """The plan as text."""
-        return self.plan.best.text
-
-    @property
-    def fidelity(self) -> str:
-        """Fidelity of the step time."""
-        return "simulated"
-
-    @property
-    def step_time_s(self) -> float:
-        """Time of the simulated step [s]."""
-        return self.step.step_time_s
-
-    @property
-    def time_parts_s(self) -> Mapping[str, float]:
-        """Parts of the critical path; they sum to the step [s]."""
-        return self.step.time_parts_s
-
-    @property
-    def contended_s(self) -> float:
-        """Step time as priced, with shared links [s]."""
-        return self.plan.best.estimate.step_time_s
+    fidelity: str = "simulated"
 
     @property
     def closed_form_s(self) -> float | None:
@@ -111,16 +88,6 @@ class SimulatedPlan(Shown):
     def num_tasks(self) -> int:
         """Number of tasks that were played."""
         return len(self.step.graph)
-
-    @property
-    def num_micro_batches(self) -> int:
-        """Micro-batches of a step."""
-        return self.plan.best.estimate.num_micro_batches
-
-    @property
-    def num_micro_batches_played(self) -> int:
-        """Micro-batches that were played; the others repeat the last ones."""
-        return self.step.num_micro_batches
 
     @cached_property
     def link_utilisation(self) -> LinkUse:

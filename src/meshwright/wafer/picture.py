@@ -15,8 +15,7 @@ from meshwright.base.errors import Fault, SpecError, UnsupportedError
 from meshwright.base.units import format_seconds
 from meshwright.topology.network import Network
 from meshwright.train.answer import Plan
-from meshwright.train.question import problem_of
-from meshwright.view.screen import WIDTH
+from meshwright.view.terminal import WIDTH
 from meshwright.wafer.price import physical_network, step_links
 from meshwright.wafer.search import price_as_placed
 
@@ -81,7 +80,7 @@ def draw(plan: Plan, axis: str | None = None) -> WaferMap:
     SpecError
         The axis has one device.
     """
-    problem, placement = problem_of(plan), plan.best.placement
+    problem, placement = plan.problem, plan.best.placement
     physical = physical_network(problem)
     price = price_as_placed(problem, plan.best, physical)
     if placement is None or price is None:

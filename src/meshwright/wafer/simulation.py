@@ -38,7 +38,6 @@ from meshwright.spec.collective import CollectiveKind
 from meshwright.streams.forms import TensorStream, streams
 from meshwright.topology.network import Network
 from meshwright.train.answer import Plan
-from meshwright.train.question import problem_of
 from meshwright.wafer.answer import SimulatedPlan, SimulatedStep
 from meshwright.wafer.contention import (
     joins_grids,
@@ -738,7 +737,7 @@ def simulate(plan: Plan) -> SimulatedPlan:
         The plan has no placement: its system is no grid of devices, or too large a one. Or it has
         parts that are not simulated.
     """
-    problem, entry = problem_of(plan), plan.best
+    problem, entry = plan.problem, plan.best
     if entry.placement is None:
         raise UnsupportedError(
             f"the plan for {plan.system.name} has no placement to simulate: that takes a mesh or "

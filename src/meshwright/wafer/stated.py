@@ -10,7 +10,6 @@ from typing import Any
 from meshwright.base.errors import Fault, InfeasibleError, SpecError, UnsupportedError
 from meshwright.spec.flows import PlacementFile
 from meshwright.train.answer import Placement, Plan
-from meshwright.train.question import problem_of
 from meshwright.wafer.answer import PlacedPlan, Placements, PlayedPlacement
 from meshwright.wafer.price import physical_network
 from meshwright.wafer.search import Placing, placed_candidate, price_as_placed
@@ -51,7 +50,7 @@ def place_on(plan: Plan, stated: PlacementFile) -> Plan:
     axes = placement.shapes if stated.axes is None else stated.axes
     names = placement.axes if stated.axes is None else tuple(stated.axes)
     moved = replace(placement, axes=names, shapes=dict(axes), devices=stated.devices)
-    problem = problem_of(plan)
+    problem = plan.problem
     physical = physical_network(problem)
     price = price_as_placed(problem, replace(entry, placement=moved), physical)
     if price is None:
@@ -109,7 +108,7 @@ def _played(plan: Plan) -> PlayedPlacement:
     return PlayedPlacement(
         **_placed(plan),
         contended_s=plan.best.estimate.step_time_s,
-        simulated_s=simulate(plan).step_time_s,
+        simulated_s=simulate(plan).step.step_time_s,
         closed_form_s=placement.closed_form_s,
         slowdown=dict(placement.slowdown),
         hottest_links=tuple(placement.hottest_links),

@@ -9,7 +9,6 @@ import numpy as np
 from meshwright.base.errors import UnsupportedError
 from meshwright.network.placement import Nesting
 from meshwright.train.answer import Plan
-from meshwright.train.question import problem_of
 from meshwright.train.timeline import StepTimeline, plan_timeline, step_timeline
 from meshwright.wafer.price import choice_network, physical_network
 from meshwright.wafer.search import price_as_placed
@@ -25,7 +24,7 @@ def timeline(plan: Plan) -> StepTimeline:
     """
     if plan.best.placement is None:
         return plan_timeline(plan)
-    problem = problem_of(plan)
+    problem = plan.problem
     price = price_as_placed(problem, plan.best, physical_network(problem))
     if price is None:
         raise UnsupportedError("the placement of the plan does not fit the devices of its system")
@@ -33,4 +32,4 @@ def timeline(plan: Plan) -> StepTimeline:
     slowdown = {axis: np.array([times]) for axis, times in price.contention.slowdown.items()}
     network = replace(choice_network(problem, [(plan.best.strategy, [choice])]), slowdown=slowdown)
     at_pace = problem.at_pace(price.work.pace, price.work.most_work)
-    return step_timeline(at_pace, price.contended, network, fidelity="contended")
+    return step_timeline(plan, at_pace, price.contended, network, fidelity="contended")

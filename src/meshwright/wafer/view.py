@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from meshwright.base.units import format_seconds
 from meshwright.train.answer import HotLink
-from meshwright.train.report import question_line
+from meshwright.train.words import question_line
 from meshwright.view.drawn import largest
 from meshwright.view.parts import Page, Plot, Section, Table, Tile, Whole
 from meshwright.view.registry import view
@@ -39,19 +39,17 @@ def simulated_page(found: SimulatedPlan) -> Page:
 
 
 def _tiles(found: SimulatedPlan) -> Iterator[Tile]:
-    ratio = found.step_time_s / found.contended_s - 1.0
-    priced = f"{ratio:+.1%} against {format_seconds(found.contended_s)} contended"
+    step, price = found.step, found.plan.best.estimate
+    ratio = step.step_time_s / price.step_time_s - 1.0
+    priced = f"{ratio:+.1%} against {format_seconds(price.step_time_s)} contended"
     if found.closed_form_s is not None:
         priced += f"; {format_seconds(found.closed_form_s)} closed form"
-    yield Tile("How long is a step?", f"{format_seconds(found.step_time_s)} simulated", priced,
+    yield Tile("How long is a step?", f"{format_seconds(step.step_time_s)} simulated", priced,
                "time", label="step")  # fmt: skip
-    yield Tile("Which plan is it?", found.text, label="plan")
-    yield Tile(
-        "How much was played?",
-        f"{found.num_tasks:,} tasks of {found.num_micro_batches_played} of "
-        f"{found.num_micro_batches} micro-batches", label="played",
-    )  # fmt: skip
-    yield Tile("What limits it?", largest(found.time_parts_s, found.step_time_s), section="time",
+    yield Tile("Which plan is it?", found.plan.best.text, label="plan")
+    yield Tile("How much was played?", f"{found.num_tasks:,} tasks of {step.num_micro_batches} of "
+               f"{price.num_micro_batches} micro-batches", label="played")  # fmt: skip
+    yield Tile("What limits it?", largest(step.time_parts_s, step.step_time_s), section="time",
                label="time", part=_time(found))  # fmt: skip
     used = found.link_utilisation
     tenths = " ".join(f"{load:.0%}" for load in used.over_time)
@@ -65,7 +63,8 @@ def _tiles(found: SimulatedPlan) -> Iterator[Tile]:
 
 
 def _time(found: SimulatedPlan) -> Whole:
-    return Whole("Time of a step, simulated", found.time_parts_s, "s", found.step_time_s)
+    return Whole("Time of a step, simulated", found.step.time_parts_s, "s",
+                 found.step.step_time_s)  # fmt: skip
 
 
 def _busiest(found: SimulatedPlan) -> Table:

@@ -8,7 +8,6 @@ import pytest
 
 from meshwright.cli.main import main
 from meshwright.train import plan_file as files
-from meshwright.view.screen import bar_lines
 
 QUESTION = ["gpt2-medium", "--on", "8xH100", "--seq", "1024", "--global-batch", "64"]
 TOO_LARGE = ["llama3-70b", "--on", "8xH100", "--seq", "8k", "--global-batch", "8"]
@@ -197,14 +196,6 @@ def test_fit_and_estimate_agree(capsys):
     for name in ("memory_bytes", "memory_parts_bytes", "fullest_stage"):
         assert fit[name] == best["estimate"][name]
     assert sum(fit["memory_parts_bytes"].values()) == pytest.approx(fit["memory_bytes"])
-
-
-def test_a_part_beyond_the_whole_has_a_full_bar():
-    def shown(amount):
-        return f"{amount:.0f} B"
-
-    lines = list(bar_lines({"weights": 250.0, "buffers": 50.0}, shown, whole=100.0))
-    assert [line.split("  ")[-1] for line in lines] == ["#" * 40 + ">", "#" * 20]
 
 
 def test_what_would_fit_is_smaller_and_fits(capsys):

@@ -15,7 +15,6 @@ from meshwright.sharding.derivation import derive_calls
 from meshwright.sharding.local_sizes import saved_elements
 from meshwright.sharding.strategy import PlanOptions, Recompute, make_strategy, stack
 from meshwright.train.question import check_problem, make_problem, training
-from meshwright.train.question import problem_of as priced_problem
 
 NONE = PlanOptions(sequence_parallel=False)
 PARTS = ("core_attn", "layernorm", "mla_up_proj", "moe_act")
@@ -131,7 +130,7 @@ def test_traces_and_simulation_repeat_what_modules_repeat(module):
         kind = "selective" if modules else "none"
         plan = mw.estimate("llama3-8b", **asked, recompute=kind, recompute_modules=modules)
         entry = plan.best
-        pieces = Pieces(priced_problem(plan), entry.plan_options, entry.strategy)
+        pieces = Pieces(plan.problem, entry.plan_options, entry.strategy)
         steps = pieces.steps(0, TaskKind.BACKWARD)
         flops = sum(getattr(getattr(step, "work", step), "flops", 0.0) for step in steps)
         found[kind] = (flops, mw.simulate(plan).step.step_time_s)

@@ -10,7 +10,7 @@ from meshwright.graph.op import Phase
 from meshwright.sharding.derivation import derive_calls
 from meshwright.sharding.strategy import PlanOptions, ScheduleKind, make_strategy
 from meshwright.spec.collective import CollectiveKind as Kind
-from meshwright.train.question import check_problem, make_problem, problem_of, training
+from meshwright.train.question import check_problem, make_problem, training
 
 STRATEGY = make_strategy(pp=8, dp_shard=8)
 ENDS = PlanOptions(sequence_parallel=False)
@@ -91,7 +91,7 @@ def test_it_needs_stages_in_plain_order(problem, strategy, schedule):
 def test_it_is_searched_on_request_only():
     free = mw.plan("llama3-8b", on="64xH100", **DIMS)
     asked = mw.plan("llama3-8b", on="64xH100", vocab_parallel="on", schedule="1f1b", **DIMS)
-    alone = price_one(problem_of(asked), asked.best.plan_options, asked.best.strategy)
+    alone = price_one(asked.problem, asked.best.plan_options, asked.best.strategy)
     assert not free.best.plan_options.vocabulary_parallel
     assert asked.best.plan_options.vocabulary_parallel
     step_s = number_at(alone.step.time.total_s)

@@ -286,7 +286,7 @@ def test_a_step_is_a_process_for_each_stage(tmp_path, name, schedule):
     strategy = make_strategy(pp=2, tp=2, num_virtual_stages=chunks)
     priced = price_one(asked, plan_options, strategy)
     network = asked.network(plan_options.axis_order, priced.strategy)
-    step = step_timeline(asked, priced, network, fidelity="closed_form")
+    step = step_timeline(None, asked, priced, network, fidelity="closed_form")
     write_step_trace(step, tmp_path / name, notes={"plan": "x"})
     events = read(tmp_path / name)
     check(events)

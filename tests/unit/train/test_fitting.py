@@ -9,11 +9,11 @@ from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.catalog.systems import load_system
 from meshwright.sharding.strategy import Offload, PlanOptions, Recompute, make_strategy
 from meshwright.spec.system import HostLink
+from meshwright.train.answer import Fit
 from meshwright.train.explain import what_would_fit
 from meshwright.train.placer import estimate
 from meshwright.train.plan import plan
 from meshwright.train.question import training
-from meshwright.train.report import fit_screen, plan_screen
 
 GIB = 2.0**30
 
@@ -36,8 +36,8 @@ def priced(model="llama3-70b", system=None, *, batch=8, length=8192, tp=1, **cho
     return estimate(model, system, work, strategy, plan_options)
 
 
-def rows_of(screen):
-    return {row.label: row.content for row in screen.rows if row.label}
+def tiles_of(found):
+    return {tile.label: tile.answer for tile in found.page().tiles}
 
 
 def test_host_memory_is_a_limit_of_its_own():
@@ -48,8 +48,8 @@ def test_host_memory_is_a_limit_of_its_own():
     assert price.host_shortage_bytes == price.host_bytes_per_device - 256.0 * GIB > 0
     assert price.device_shortage_bytes == 0.0
     assert not price.fits
-    for screen in (fit_screen(found, ()), plan_screen(found)):
-        said = rows_of(screen)["NO FIT"]
+    for answer in (Fit(**vars(found)), found):
+        said = tiles_of(answer)["NO FIT"]
         assert said.endswith("too much for each device in the memory of its host")
         assert "fullest device" not in said
 
@@ -84,7 +84,7 @@ def test_where_no_single_change_is_enough_the_best_plan_is_the_advice():
 def test_where_nothing_fits_the_screen_says_so():
     found = priced(system=system_of(device_gib=8.0, host_gib=1.0), zero_stage=1)
     assert what_would_fit(found) == []
-    assert rows_of(fit_screen(found, ()))["fits with"].startswith("no plan on 8xH100")
+    assert tiles_of(Fit(**vars(found)))["fits with"].startswith("no plan on 8xH100")
 
 
 def shortage(system, **allowed):

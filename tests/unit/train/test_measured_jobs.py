@@ -13,7 +13,7 @@ from meshwright.train import plan_file as files
 from meshwright.train.measured.diagnose import diagnose
 from meshwright.train.measured.factors import Measurement, step_seconds
 from meshwright.train.measured.trials import learn
-from meshwright.train.question import problem_of, training
+from meshwright.train.question import training
 from meshwright.wafer.training import estimate, explain, plan
 
 WORK = training("8xH100", sequence_length=1024, global_batch_size=64, framework="megatron-bridge")
@@ -35,7 +35,7 @@ def slow(ran):
 @pytest.fixture(scope="module")
 def factors(ran):
     """Return the factors behind two slow jobs."""
-    problem, seconds = problem_of(ran), ran.best.estimate.step_time_s
+    problem, seconds = ran.problem, ran.best.estimate.step_time_s
     other = make_strategy(dp_shard=8, micro_batch_size=2)
     other_s = float(step_seconds(problem, other, PLAN_OPTIONS, np.ones((6, 1)))[0])
     return learn(
@@ -133,7 +133,7 @@ def test_no_measurement_is_refused(ran, seconds):
 def test_chips_of_other_families_are_refused(ran):
     other = estimate("gpt2-medium", "8xA100", WORK, STRATEGY, PLAN_OPTIONS)
     jobs = [
-        Measurement(p.system.name, problem_of(p), STRATEGY, PLAN_OPTIONS, 1.0) for p in (ran, other)
+        Measurement(p.system.name, p.problem, STRATEGY, PLAN_OPTIONS, 1.0) for p in (ran, other)
     ]
     with pytest.raises(SpecError, match="ampere, hopper"):
         learn(jobs)
@@ -147,7 +147,7 @@ def test_a_plan_under_factors_is_the_same_from_its_file(factors):
     assert plain.factors is None
     read = files.from_json(files.to_json(under))
     assert read == under
-    assert problem_of(read).calibration.source.endswith("adjusted by 2 measurements")
+    assert read.problem.calibration.source.endswith("adjusted by 2 measurements")
     shares = explain(read).shares
     assert sum(shares.values()) == pytest.approx(1.0)
 
@@ -164,7 +164,7 @@ def test_measurements_narrow_the_interval(ran, factors):
         work = WORK.model_copy(update={"precision": FP8})
         return estimate("gpt2-medium", "8xH100", work, STRATEGY, PLAN_OPTIONS, **given)
 
-    once = learn([Measurement("one", problem_of(ran), STRATEGY, PLAN_OPTIONS, 0.1)])
+    once = learn([Measurement("one", ran.problem, STRATEGY, PLAN_OPTIONS, 0.1)])
     assert width(estimated(factors=once)) < width(estimated())
     under = estimate("gpt2-medium", "8xH100", WORK, STRATEGY, PLAN_OPTIONS, factors=factors)
     assert width(under) <= width(ran) * (1.0 + 1e-12)
@@ -172,10 +172,10 @@ def test_measurements_narrow_the_interval(ran, factors):
 
 def test_the_order_of_measurements_does_not_matter(ran):
     jobs = [
-        Measurement("plain", problem_of(ran), STRATEGY, PLAN_OPTIONS, 0.1),
+        Measurement("plain", ran.problem, STRATEGY, PLAN_OPTIONS, 0.1),
         Measurement(
             "fp8",
-            replace(problem_of(ran), workload=WORK.model_copy(update={"precision": FP8})),
+            replace(ran.problem, workload=WORK.model_copy(update={"precision": FP8})),
             STRATEGY, PLAN_OPTIONS, 0.08,
         ),
     ]  # fmt: skip

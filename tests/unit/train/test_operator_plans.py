@@ -6,7 +6,7 @@ from small_problems import experts, level, model, system
 from meshwright.base.errors import UnsupportedError
 from meshwright.train import plan_file as files
 from meshwright.train.question import training
-from meshwright.train.report_detail import operator_lines
+from meshwright.view.media import text_of
 from meshwright.wafer.training import plan
 
 pytestmark = pytest.mark.slow
@@ -60,9 +60,10 @@ def test_plan_files_keep_them(found, tmp_path):
 
 
 def test_screens_are_narrow(found):
-    lines = list(operator_lines(found.operators, found.best.estimate.step_time_s))
+    lines = text_of(found.page(), detail=True).splitlines()
     assert max(map(len, lines)) <= 100
-    assert any("proof" in line for line in lines)
+    assert any(line.startswith("Proof: alone on its links") for line in lines)
+    assert any(line.startswith("operators each group") for line in lines)
 
 
 @pytest.mark.slow

@@ -31,10 +31,10 @@ def test_a_framework_without_the_model_is_named_with_those_that_have_it(verb):
 
 
 def test_a_short_run_has_its_tokens_in_words():
-    from meshwright.train.report import plan_screen
+    from meshwright.view.media import text_of
 
     found = mw.estimate("gpt2-355m", on="8xH100", seq=1024, global_batch=64, tokens=65_536_000)
-    assert "for 65.54M tokens" in plan_screen(found).text()
+    assert "for 65.54M tokens" in text_of(found.page())
 
 
 @pytest.mark.parametrize("fixed", [{"pp": 1, "schedule": "interleaved"}, {"tp": 8, "pp": 4}])

@@ -6,12 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from meshwright.base.units import format_seconds
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.train.question import training
-from meshwright.train.report import difference, plan_screen
-from meshwright.train.report_detail import plan_lines, proof_lines
-from meshwright.view.screen import Bars, Screen
+from meshwright.train.words import bound_in_words, difference, robustness_in_words
+from meshwright.view.media import draw, text_of
+from meshwright.view.parts import Page, Tile, Whole
 from meshwright.wafer.training import estimate
 from meshwright.wafer.training import plan as plan_training
 
@@ -22,51 +21,51 @@ def plan():
     return plan_training("gpt2-medium", "8xH100", workload)
 
 
-def screen(plan, *, behind, is_complete=True):
+def proof(plan, *, behind, is_complete=True):
     """Return the proof of a plan that is ``behind`` its bound by this fraction."""
     bound_s = plan.best.estimate.step_time_s / (1.0 + behind)
     coverage = replace(plan.coverage, lower_bound_s=bound_s, is_complete=is_complete)
-    return " ".join(" ".join(proof_lines(replace(plan, coverage=coverage))).split())
+    return bound_in_words(plan, coverage)
 
 
 def test_a_tie_says_why_memory_decided(plan):
-    assert "the plan is 0.7% behind that" in screen(plan, behind=0.007)
+    assert "the plan is 0.7% behind that" in proof(plan, behind=0.007)
 
 
 def test_the_fastest_plan_says_nothing_of_ties(plan):
-    assert "behind that" not in screen(plan, behind=0.0)
+    assert "behind that" not in proof(plan, behind=0.0)
 
 
 def test_an_interrupted_search_gives_its_gap_instead(plan):
-    assert "behind that" not in screen(plan, behind=0.3, is_complete=False)
+    assert "behind that" not in proof(plan, behind=0.3, is_complete=False)
 
 
 def test_a_plan_says_where_four_of_five_measurements_lie(plan):
     low_s, high_s = plan.best.estimate.interval_s
     assert low_s < plan.best.estimate.step_time_s < high_s
-    assert " a step (80 %: " in plan_screen(plan).text()
+    assert " a step (80 %: " in text_of(plan.page())
     assert all(entry.estimate.interval_s is not None for entry in plan.runners_up)
-    assert all(len(line) <= 100 for line in plan_lines(plan, []))
+    assert all(len(line) <= 100 for line in text_of(plan.page(), detail=True).splitlines())
 
 
 def test_constants_that_were_not_fitted_give_no_interval(plan):
     work = plan.workload
     other = plan_training("gpt2-medium", "8xH100", work, calibration="uncalibrated")
     assert other.best.estimate.interval_s is None
-    assert "80 %" not in plan_screen(other).text()
+    assert "80 %" not in text_of(other.page())
     low_s, high_s = other.robustness.step_time_s
     assert 0.9 * low_s < other.best.estimate.step_time_s < high_s
-    assert "90 % of them take" in screen(other, behind=0.0)
+    assert "in 90 % of them plan 1 takes" in robustness_in_words(other, other.robustness)
 
 
 def test_plans_that_other_criteria_choose_are_named_in_one_sentence(plan):
     robust = replace(plan.robustness, ties=(plan.best.text, "tp8 dp1"),
                      least_regret=plan.runners_up[1].text)  # fmt: skip
-    text = screen(replace(plan, robustness=robust), behind=0.0)
+    text = robustness_in_words(plan, robust)
     assert "plan 3 loses least in the worst draw" in text
     assert "tp8 dp1 wins in some draws" in text
     alone = replace(robust, ties=(plan.best.text,), least_regret=plan.best.text)
-    text = screen(replace(plan, robustness=alone), behind=0.0)
+    text = robustness_in_words(plan, alone)
     assert "worst draw" not in text
     assert "in some draws" not in text
 
@@ -74,7 +73,7 @@ def test_plans_that_other_criteria_choose_are_named_in_one_sentence(plan):
 @pytest.mark.parametrize("width", [40, 80, 100, 160, 400])
 def test_a_screen_has_at_most_24_lines_of_the_width_of_the_terminal(plan, width):
     many = replace(plan, warnings=("a warning of many words " * 12,) * 3)
-    text = plan_screen(many, next_command="meshwright plan " + "--tp 2 " * 20).text(width)
+    text = text_of(many.page(), after="meshwright plan " + "--tp 2 " * 20, width=width)
     assert len(text.splitlines()) <= 24
     assert max(map(len, text.splitlines())) <= min(max(width, 80), 160)
     assert not any(line.endswith(" ") for line in text.splitlines())
@@ -87,12 +86,10 @@ def test_small_bars_are_joined_before_a_row_is_left_out():
     """Bars of 94 and 4 % stay; those of 1 and 0.9 % are joined with what is left."""
     times = {"compute": 94.0, "TP": 4.0, "jitter": 1.0, "PP": 0.9, "head": 0.2}
     for more, is_joined, is_launched in ((0, False, True), (2, True, True), (3, True, False)):
-        screen = Screen("question")
-        screen.add("launches", "with megatron", spare=2)
-        screen.add("time", Bars(times, format_seconds, spare=4))
-        for _ in range(17 + more):
-            screen.add("fixed", "said")
-        lines = screen.text(80).splitlines()
+        tiles = [Tile("", "said", label="fixed")] * (17 + more)
+        tiles += [Tile("", "with megatron", label="launches", spare=2),
+                  Tile("", "", label="time", part=Whole("Time", times, "s"))]  # fmt: skip
+        lines = text_of(Page("title", "question", tiles), width=80).splitlines()
         assert len(lines) <= 24
         assert any("jitter" in line for line in lines) is not is_joined
         assert any("launches" in line for line in lines) is is_launched
@@ -100,7 +97,7 @@ def test_small_bars_are_joined_before_a_row_is_left_out():
 
 
 def test_the_screen_recommends_one_plan(plan):
-    text = plan_screen(plan).text()
+    text = text_of(plan.page())
     assert text.count("\nplan ") == 1
     assert plan.best.text in text
     assert "regret" not in text
@@ -119,7 +116,7 @@ def test_colour_is_for_terminals_that_want_it(plan, monkeypatch):
         for name, value in variable.items():
             monkeypatch.setenv(name, value)
         file = Terminal()
-        plan_screen(plan).draw(file)
+        draw(plan.page(), file=file)
         assert ("\x1b[1;32m" in file.getvalue()) is is_coloured
 
 
@@ -128,7 +125,7 @@ def test_a_plain_output_gets_plain_bars(plan):
         encoding = "ascii"
 
     file = Ascii()
-    plan_screen(plan).draw(file)
+    draw(plan.page(), file=file)
     assert file.getvalue().isascii()
 
 

@@ -7,7 +7,7 @@ from meshwright.sharding.strategy import ScheduleKind
 from meshwright.train.measured.factors import PLAN_ERROR
 from meshwright.train.plan import plan
 from meshwright.train.question import training
-from meshwright.train.report import plan_screen
+from meshwright.view.media import text_of
 
 ASKED = ("llama3-8b", "8xH100", 4096, 64)
 FIXED = {"pp": [4], "tp": [2], "num_virtual_stages": [1]}
@@ -60,7 +60,7 @@ def test_on_a_torus_of_tpus_what_starts_leads():
     assert not streamed.best.launches_with
     assert found.best.launches_with
     assert found.best.placement is not None
-    assert "with jax" in plan_screen(found).text()
+    assert "with jax" in text_of(found.page())
     reach = [
         entry.estimate.interval_s[1] / entry.estimate.step_time_s
         for entry in (found.best, streamed.best)

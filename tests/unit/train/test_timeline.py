@@ -24,7 +24,7 @@ def timeline(asked, strategy, plan_options):
     """Return the timeline and the price of a strategy."""
     priced = price_one(asked, plan_options, strategy)
     network = asked.network(plan_options.axis_order, priced.strategy)
-    return step_timeline(asked, priced, network, fidelity="closed_form"), priced
+    return step_timeline(None, asked, priced, network, fidelity="closed_form"), priced
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])

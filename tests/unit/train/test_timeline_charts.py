@@ -5,7 +5,7 @@ import json
 import pytest
 
 from meshwright import estimate, timeline
-from meshwright.train.timeline_charts import MOST_BARS, memory_charts, timeline_charts
+from meshwright.train.view.step import MOST_BARS, memory_over_step, tasks_over_step
 from meshwright.view.html import html_of
 
 ASKED = {"on": "64xH100", "seq": "4k", "framework": "megatron"}
@@ -19,7 +19,7 @@ def found(request):
 
 def test_bars_hold_all_that_a_stage_does(found):
     line = timeline(found)
-    drawn = list(timeline_charts(line))
+    drawn = list(tasks_over_step(line))
     rows = [row for chart in drawn for row in chart.spec["data"]["values"]]
     assert all(
         len(chart.spec["data"]["values"]) <= MOST_BARS + 2 * line.num_stages for chart in drawn
@@ -38,7 +38,7 @@ def test_bars_hold_all_that_a_stage_does(found):
 
 def test_memory_reaches_what_the_price_says(found):
     line, capacity = timeline(found), found.best.estimate.memory_capacity_bytes
-    over_time = list(memory_charts(line))[-1]
+    over_time = list(memory_over_step(line))[-1]
     rows = over_time.spec["data"]["values"]
     peak = max(row["y"] for row in rows) * 2**30
     assert peak == pytest.approx(max(stage.peak_bytes for stage in line.memory), rel=1e-5)
@@ -50,6 +50,6 @@ def test_memory_reaches_what_the_price_says(found):
 def test_a_long_step_of_many_stages_stays_small():
     found = estimate("gpt3-175b", on="1024xH100", seq="2k", global_batch=4096, tp=4, pp=32, mbs=1,
                      vpp=3, framework="megatron")  # fmt: skip
-    text = html_of(found.page())
+    text = html_of(found.page(line=timeline(found)))
     assert len(text.encode()) <= 1.5e6
     assert json.dumps("The end of the step")[1:-1] in text

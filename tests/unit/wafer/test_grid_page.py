@@ -3,7 +3,7 @@
 import pytest
 from report_pages import charts_of, check_page, parts_of, values_of
 
-from meshwright.api import plan
+from meshwright.api import beside, plan
 from meshwright.view.parts import Picture
 
 
@@ -16,7 +16,7 @@ def test_a_plan_on_a_wafer_has_its_map_and_its_links(tmp_path) -> None:
     )  # fmt: skip
     assert "data:image/svg+xml" in path.read_text("utf-8")
     placement, price = found.best.placement, found.best.estimate
-    page = found.page(map_svg="<svg/>")
+    page = found.page(**beside(found))
     check_page(page)
     assert any(isinstance(part, Picture) for part in parts_of(page))
     assert "where" in {tile.section for tile in page.tiles}

@@ -13,7 +13,6 @@ from meshwright.catalog.answer_file import plain_data
 from meshwright.cli.main import main
 from meshwright.spec.flows import PlacementFile
 from meshwright.train import plan_file
-from meshwright.train.question import problem_of
 from meshwright.wafer.price import physical_network
 from meshwright.wafer.search import price_as_placed
 from meshwright.wafer.simulation import simulate
@@ -53,7 +52,7 @@ def test_groups_keep_their_order_and_links_are_loaded_where_the_devices_are(plan
     random = np.random.default_rng(5)
     devices = tuple(random.permutation(32).tolist())
     moved = place_on(plan, PlacementFile(devices, None))
-    problem = problem_of(plan)
+    problem = plan.problem
     physical = physical_network(problem)
     before = price_as_placed(problem, plan.best, physical).ranks
     after = price_as_placed(problem, moved.best, physical).ranks

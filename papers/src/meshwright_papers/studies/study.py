@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -13,7 +14,7 @@ from meshwright.base.registry import Registry
 from meshwright.spec.system import SystemSpec
 from meshwright.view.declared_values import declared_values, origin_text, value_text
 from meshwright.view.markdown import markdown_table
-from meshwright.view.screen import wrapped
+from meshwright.view.terminal import screen_width
 from meshwright_papers.studies.drawing import Drawing, drawing_spec, drawing_svg
 
 AGREE_WITHIN = 0.15
@@ -136,6 +137,14 @@ def claim_lines(claims: Iterable[Claim]) -> Iterator[str]:
         if claim.described_verdict is not None:
             published += f"; as described {claim.described}: {claim.described_verdict}"
         yield from wrapped(f"{claim.verdict:<14} ", f"{claim.what}: {claim.ours}{published}")
+
+
+def wrapped(head: str, text: str, *, hang: int = 24) -> Iterator[str]:
+    """Yield a text behind a head, wrapped under it at the width of the screen."""
+    yield from textwrap.wrap(
+        text, screen_width(), initial_indent=head, subsequent_indent=" " * min(len(head), hang),
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
 
 
 def shown(value: Any) -> str:

@@ -457,7 +457,7 @@ class _ProgramReader:
         return made if isinstance(made, list) else [made] * len(metas)
 
     def _called(
-        self, step: ProgramStep, arguments: Mapping[str, Any], shapes: Sequence[Sequence[int]]
+        self, step: ProgramStep, arguments: Mapping[str, object], shapes: Sequence[Sequence[int]]
     ) -> Made:
         self.budget.spend(steps=1, at=step.name)
         name = self.names.get(step.name, step.name)
@@ -472,10 +472,10 @@ class _ProgramReader:
             self.to, step.rule, call, node=step.name, written=step.operator, origin=self.name
         )
 
-    def _arguments(self, step: ProgramStep) -> dict[str, Any]:
+    def _arguments(self, step: ProgramStep) -> dict[str, object]:
         return {key: self._argument(value) for key, value in step.arguments.items()}
 
-    def _argument(self, value: Any) -> Any:
+    def _argument(self, value: object) -> object:
         if isinstance(value, list | tuple):
             return [self._argument(entry) for entry in value]
         return self._value(value.name) if isinstance(value, Ref) else value

@@ -42,7 +42,7 @@ def graph_faults(value: Mapping[Any, Any]) -> list[Found]:
 class _Kernel:
     """One kernel, as far as it can be read; places of tensors in their lists are kept."""
 
-    def __init__(self, record: Mapping[str, Any]) -> None:
+    def __init__(self, record: Mapping[str, object]) -> None:
         self.writes = _names(record.get("writes"))
         self.whole = _names(record.get("whole")) or ()
         self.reads = list(_tensors(record.get("reads")))
@@ -214,7 +214,7 @@ def _singles(dims: tuple[str, ...] | None) -> list[str]:
     return [name for dim in dims or () for name in dim.split("*")]
 
 
-def _tensors(value: Any) -> Iterator[tuple[int, NamedTensor]]:
+def _tensors(value: object) -> Iterator[tuple[int, NamedTensor]]:
     """Yield the tensors of a list that are written as they should, with their places."""
     for place, text in enumerate(value if isinstance(value, list | tuple) else ()):
         with suppress(ValueError):
@@ -232,7 +232,7 @@ _PLAIN = re.compile(r"[A-Za-z_][\w.*/-]*")
 _WORDS_OF_YAML = frozenset({"true", "false", "null", "Null", "NULL"})
 
 
-def graph_record(spec: GraphSpec) -> dict[str, Any]:
+def graph_record(spec: GraphSpec) -> dict[str, object]:
     """Return a graph as plain values; defaults are left out, except the bytes of a word."""
     record = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     first = {key: record.pop(key) for key in ["name", "about", "sources", "tiled"] if key in record}
@@ -244,7 +244,7 @@ def graph_yaml(spec: GraphSpec) -> str:
     return "\n".join(_lines(graph_record(spec), 0)) + "\n"
 
 
-def _lines(record: Mapping[str, Any], depth: int) -> Iterator[str]:
+def _lines(record: Mapping[str, object], depth: int) -> Iterator[str]:
     """Yield a mapping as lines: short lists of names in one line, all else below its key."""
     indent = "  " * depth
     for key, value in record.items():
@@ -261,7 +261,7 @@ def _lines(record: Mapping[str, Any], depth: int) -> Iterator[str]:
             yield f"{head} {_entry(value)}"
 
 
-def _entry(value: Any) -> str:
+def _entry(value: object) -> str:
     """Return a value as it is written on one line."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_scalar(part)}" for key, part in value.items()) + "}"
@@ -270,7 +270,7 @@ def _entry(value: Any) -> str:
     return _scalar(value)
 
 
-def _scalar(value: Any) -> str:
+def _scalar(value: object) -> str:
     """Return a scalar, in quotes where YAML would take it for something else."""
     if not isinstance(value, str):
         return json.dumps(value)

@@ -41,7 +41,7 @@ class Key:
     """One field of a configuration, as a family reads it."""
 
     kind: Kind
-    default: Any = REQUIRED
+    default: object = REQUIRED
     nullable: bool = False
     """Whether ``null`` may be written; the family defines its meaning."""
     names: tuple[str, ...] = ()
@@ -104,7 +104,7 @@ counts_or_none = partial(Key, "counts", None, nullable=True)
 """A field that holds a list of whole numbers, or nothing."""
 
 
-def num_experts(usual: str = "num_experts", default: Any = REQUIRED) -> Key:
+def num_experts(usual: str = "num_experts", default: object = REQUIRED) -> Key:
     """Return the field of the routed experts, by the name that is usual in a family.
 
     Transformers 5 writes some families anew under the name of others.
@@ -116,12 +116,12 @@ def num_experts(usual: str = "num_experts", default: Any = REQUIRED) -> Key:
     return Key("count", default, names=tuple(names))
 
 
-def window_or_none(default: Any = None) -> Key:
+def window_or_none(default: object = None) -> Key:
     """Return the field of an attention window; ``null`` and 0 mean that there is none."""
     return Key("count_or_zero", default, nullable=True)
 
 
-def text(*allowed: str, default: Any = REQUIRED) -> Key:
+def text(*allowed: str, default: object = REQUIRED) -> Key:
     """Return a field that holds one of the allowed texts."""
     return Key("text", default, allowed=allowed)
 
@@ -133,7 +133,7 @@ def layer_types(*allowed: str, required: bool = False) -> Key:
     return Key("texts", default, nullable=not required, allowed=allowed, rule=rule)
 
 
-def _is_whole(value: Any, least: int, most: int) -> bool:
+def _is_whole(value: object, least: int, most: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
@@ -201,7 +201,7 @@ class Fields:
 
     def __init__(
         self,
-        config: Mapping[str, Any],
+        config: Mapping[str, object],
         keys: Mapping[str, Key],
         *,
         family: str,
@@ -214,7 +214,7 @@ class Fields:
         self.origin = origin
         self.prefix = prefix
         self.faults: list[Fault] = []
-        self.defaults: dict[str, Any] = {}
+        self.defaults: dict[str, object] = {}
         """Fields that are not stated, and the documented default; None: derived, or absent."""
         self._values: dict[str, Any] = {}
         self._stated: dict[str, str] = {}
@@ -428,7 +428,7 @@ STATED_KV_KEYS: dict[str, Key] = GROUPED_KEYS | {"num_key_value_heads": count(ru
 
 
 def attention_of(
-    fields: Fields, *, kv_heads: int | None = None, bias: bool = False, **rest: Any
+    fields: Fields, *, kv_heads: int | None = None, bias: bool = False, **rest: object
 ) -> AttentionSpec:
     """Return multi-head or grouped-query attention; ``bias`` is that of all its projections.
 
@@ -448,7 +448,7 @@ def attention_of(
     )  # fmt: skip
 
 
-def experts_of(fields: Fields, **rest: Any) -> ExpertSpec:
+def experts_of(fields: Fields, **rest: object) -> ExpertSpec:
     """Return the experts of a layer; where no width of one is stated, that of a dense network."""
     width = fields.count_or_none("moe_intermediate_size") or fields.count("intermediate_size")
     num_experts, top_k = fields.count("num_experts"), fields.count("num_experts_per_tok")
@@ -462,7 +462,7 @@ def dense_layer(
     ffn_size: int | None = None,
     gated: bool = True,
     bias: bool = False,
-    **rest: Any,
+    **rest: object,
 ) -> LayerSpec:
     """Return a layer with a dense network; its width absent: four times the hidden size."""
     width = ffn_size or fields.count_or_none("intermediate_size") or 4 * fields.count("hidden_size")
@@ -475,7 +475,7 @@ def model_of(
     layers: LayerSpec | Sequence[LayerSpec],
     *,
     notes: Sequence[str] = (),
-    **rest: Any,
+    **rest: object,
 ) -> ModelSpec:
     """Return the model of its layers, or of equal ones; raises all faults recorded before.
 

@@ -70,7 +70,7 @@ _NOT_PRICED_NARROW: Final = re.compile(
 
 
 def weight_format_of(
-    config: Mapping[str, Any], model: ModelSpec, origin: str
+    config: Mapping[str, object], model: ModelSpec, origin: str
 ) -> WeightFormat | None:
     """Return the format of the weights of a configuration; None: wide, because none is stated.
 
@@ -89,7 +89,7 @@ def weight_format_of(
 
 
 _INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
-USUAL: Final[Mapping[str, Mapping[str, Any]]] = {
+USUAL: Final[Mapping[str, Mapping[str, object]]] = {
     "int4": {"quant_method": "compressed-tensors",
              "config_groups": {"0": {"targets": ["Linear"], "weights": _INT4}}},
     "awq": {"quant_method": "awq", "bits": 4, "group_size": 128},
@@ -116,14 +116,14 @@ def stored_as(model: ModelSpec, settings: Mapping[str, Any] | str, origin: str =
 
 
 def without_attention_of_experts(
-    settings: Mapping[str, Any], model: ModelSpec
-) -> Mapping[str, Any]:
+    settings: Mapping[str, object], model: ModelSpec
+) -> Mapping[str, object]:
     """Return settings under which a model with experts keeps its attention wide."""
     has_experts = any(kind.experts for kind in model.layer_kinds)
     return {**settings, "ignore": ["self_attn"]} if has_experts else settings
 
 
-def cache_type_of(config: Mapping[str, Any]) -> DType | None:
+def cache_type_of(config: Mapping[str, object]) -> DType | None:
     """Return the type of the cache for which a checkpoint has scales; None: it says nothing.
 
     Source: compressed-tensors, ``kv_cache_scheme``; NVIDIA TensorRT Model Optimizer,
@@ -144,7 +144,7 @@ def cache_type_of(config: Mapping[str, Any]) -> DType | None:
 class _Reader:
     """One ``quantization_config``; everything wrong in it is named by its field."""
 
-    def __init__(self, field: str, stated: Any, model: ModelSpec, origin: str) -> None:
+    def __init__(self, field: str, stated: object, model: ModelSpec, origin: str) -> None:
         self.field, self.model, self.origin = field, model, origin
         self.stated = self.section(stated)
 
@@ -152,7 +152,7 @@ class _Reader:
         path = f"{self.field}.{key}" if key else self.field
         return SpecError(Fault(path, message, fix), origin=self.origin)
 
-    def section(self, stated: Any, key: str = "") -> Mapping[str, Any]:
+    def section(self, stated: object, key: str = "") -> Mapping[str, object]:
         """Return a value that must be a section of fields."""
         if not isinstance(stated, Mapping):
             raise self.refused(key, f"found {shown(stated)}; expected a section")
@@ -231,7 +231,7 @@ class _Reader:
         return {region: len(found) / len(layers[region]) for region, found in kept.items()}
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: object) -> bool:
     return type(value) is int and 1 <= value <= MOST_IN_A_GROUP
 
 

@@ -197,7 +197,7 @@ def _partitions(answer: FusionAnswer) -> Iterator[Part]:
         (number, words(part.limit), part.time_s, part.compute_s, part.dram_s, part.network_s)
         for number, part in enumerate(answer.partitions, start=1)
     ]
-    head = ("", "limit", "time [s]", "computation [s]", "DRAM [s]", "network [s]")
+    head = ("", "limit", "time [s]", "compute [s]", "DRAM [s]", "network [s]")
     yield Table(head, rows, "In the order of time; the longest of the three resources sets the "
                 "pace")  # fmt: skip
     placed = [

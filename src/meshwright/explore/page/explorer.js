@@ -268,8 +268,8 @@ async function findFront(options, signal) {
 }
 
 function brush(area) {
-  const gib = 2 ** 30, isIn = (range, value) => !range || (value >= Math.min(...range) && value <= Math.max(...range));
-  const inside = front.plans.filter((entry) => isIn(area.x, entry.step_time_s) && isIn(area.y, entry.memory_bytes / gib));
+  const placed = Object.fromEntries(front.chart.spec.data.values.map((point) => [point.label, point])), isIn = (range, value) => !range || (value >= Math.min(...range) && value <= Math.max(...range));
+  const inside = front.plans.filter((entry) => isIn(area.x, placed[entry.plan].x) && isIn(area.y, placed[entry.plan].y));
   at("brushed").textContent = `${inside.length} of ${front.plans.length} plans`;
   at("front-plans").replaceChildren(plansTable(inside, "Plans in the area"));
 }

@@ -1,8 +1,7 @@
-"""Diagnosis of a measured step: its lost time, the single changes that win it back, its screen."""
+"""Diagnosis of a measured step: its lost time, the single changes that win it back."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
@@ -12,8 +11,7 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import Fault, SpecError
-from meshwright.base.records import Brief, Listed, Rows, scalars
-from meshwright.base.units import format_bytes, format_seconds
+from meshwright.base.records import Brief, Rows, Shown, scalars
 from meshwright.cost.problem import Problem
 from meshwright.search.robustness import with_plan_errors
 from meshwright.sharding.space import virtual_stage_counts
@@ -30,7 +28,6 @@ from meshwright.train.measured.factors import (
     CHOICE_ERROR,
     NAMES,
     PLAN_ERROR,
-    RESOURCES,
     STEP_NOISE,
     Factors,
     Measurement,
@@ -41,11 +38,8 @@ from meshwright.train.measured.factors import (
 from meshwright.train.measured.trials import expected_covariance, learn, trials_of
 from meshwright.train.price import candidate
 from meshwright.train.question import check_problem, make_problem
-from meshwright.train.report import question_line
-from meshwright.train.report_detail import trial_lines
 from meshwright.train.robustness import NUM_DRAWS, SEED
-from meshwright.view.screen import WIDTH, screen_width, wrapped
-from meshwright.view.words import words
+from meshwright.train.words import question_line
 
 
 @dataclass(frozen=True)
@@ -83,7 +77,7 @@ class Improvement(Brief):
 
 
 @dataclass(frozen=True)
-class Diagnosis(Listed):
+class Diagnosis(Shown):
     """Resources on which a measured step loses time, and the changes that win it back."""
 
     plan: str
@@ -111,18 +105,9 @@ class Diagnosis(Listed):
     measured_memory_bytes: float | None = None
     predicted_memory_bytes: float | None = None
     """Memory of the fullest device, without the margin that is left free [bytes]."""
-
-    def brief(self) -> str:
-        """Return the difference, its largest part, and the change that wins most back."""
-        ratio = self.measured_s / self.predicted_s - 1.0
-        lost = max(self.losses, key=lambda loss: abs(loss.lost_s))
-        text = (f"{self.plan}\n{format_seconds(self.measured_s)} measured, "
-                f"{format_seconds(self.predicted_s)} predicted ({ratio:+.1%}); most by "
-                f"{lost.resource}: {format_seconds(lost.lost_s)}")  # fmt: skip
-        best = next((change for change in self.changes if change.faster_by_fraction > 0.0), None)
-        if best is None:
-            return text
-        return f"{text}\n{best.what}: {best.faster_by_fraction:.1%} faster, {best.plan}"
+    question: str = ""
+    """The question in one line."""
+    warnings: tuple[str, ...] = ()
 
     def rows(self) -> Rows:
         """Return the single changes that fit, the largest gain first."""
@@ -274,6 +259,7 @@ RATIO_ERROR = float(np.hypot(PLAN_ERROR, STEP_NOISE))
 LEADING = 8
 """Plans among which trials are chosen."""
 AS_IT_RUNS = "as it runs"
+LEFT_ASIDE = "factors that this plan learnt from other jobs are left aside"
 
 
 @dataclass(frozen=True)
@@ -329,6 +315,8 @@ def diagnose(
         _diagnosis(case),
         measured_memory_bytes=measured_memory_bytes,
         predicted_memory_bytes=used_bytes,
+        question=question_line(plan),
+        warnings=() if plan.factors is None else (LEFT_ASIDE,),
     )
 
 
@@ -480,95 +468,3 @@ def _trials(
     known = np.full(NUM_DRAWS, np.log(case.job.step_s))
     table = np.array([known, *(log_times[name] for name in leading)])
     return trials_of([AS_IT_RUNS, *leading], table, known=(0,))
-
-
-NUM_CHANGES = 8
-SURPRISING = 3.0
-"""Standard deviations from the prediction beyond which something else is likely wrong."""
-TITLES = {resource.name: resource.title for resource in RESOURCES}
-
-
-def diagnosis_lines(plan: Plan, found: Diagnosis, *, is_whole: bool = True) -> Iterator[str]:
-    """Yield a diagnosis; its screen of at most 24 lines, unless it is shown whole."""
-    side = "slower" if found.surprise > 0 else "faster"
-    yield question_line(plan)
-    yield from wrapped("plan  ", found.plan)
-    yield from wrapped(
-        "",
-        f"measured {format_seconds(found.measured_s)} a step, predicted "
-        f"{format_seconds(found.predicted_s)} ({found.measured_s / found.predicted_s - 1.0:+.1%}), "
-        f"{abs(found.surprise):.1f} standard deviations {side}; {found.fidelity}",
-    )
-    if abs(found.surprise) > SURPRISING:
-        text = (
-            "no factor that rows of published measurements suggest explains this: check that the "
-            "options describe the job, then look for what no plan changes (input, other jobs, "
-            "throttling, a slow device). The intervals below do not hold then"
-        )
-        yield from wrapped("note: ", text)
-    if plan.factors is not None:
-        yield "note: factors that this plan learnt from other jobs are left aside"
-    measured, predicted = found.measured_memory_bytes, found.predicted_memory_bytes
-    if measured is not None and predicted:
-        yield (
-            f"memory {format_bytes(measured)} on the fullest device, predicted "
-            f"{format_bytes(predicted)} ({measured / predicted - 1.0:+.1%}); applied below"
-        )
-    yield ""
-    yield from _loss_lines(found, is_whole=is_whole)
-    yield ""
-    yield from _change_lines(found, NUM_CHANGES if is_whole else 3)
-    if is_whole and found.trials is not None:
-        yield from trial_lines(found.trials)
-
-
-def _loss_lines(found: Diagnosis, *, is_whole: bool) -> Iterator[str]:
-    """Yield the difference between measured and predicted, by resource, with its sum."""
-    name, unit, each = ("seconds", "s", 1.0) if found.measured_s >= 1.0 else ("ms", "ms", 1e3)
-    longest = max(found.measured_s, found.predicted_s) * each
-    digits = max(3 - math.ceil(math.log10(longest)), 0) + 1
-    yield "where the step differs from its prediction"
-    is_wide = screen_width() >= WIDTH
-    span, near = (19, 15) if is_wide else (17, 13)
-    head = f"  {'':<31}{name:>9}{'5 to 95 %':>{span}}{'factor':>8}{'5 to 95 %':>{near}}"
-    yield head + (f"{'before':>{near}}" if is_wide else "")
-    for loss, factor in zip(found.losses, found.factors.factors, strict=True):
-        low, high = (f"{seconds * each:+.{digits}f}" for seconds in (loss.low_s, loss.high_s))
-        lost = f"{loss.lost_s * each:>+9.{digits}f}{f'{low} to {high}':>{span}}"
-        now, before = (
-            f"{low:.2f} to {high:.2f}"
-            for low, high in ((factor.low, factor.high), (factor.prior_low, factor.prior_high))
-        )
-        title = TITLES[loss.resource]
-        line = f"  {title:<31}{lost}{factor.factor:>8.2f}{now:>{near}}"
-        yield line + (f"{before:>{near}}" if is_wide else "")
-    yield f"  {'this plan alone, or noise':<31}{found.not_explained_s * each:>+9.{digits}f}"
-    whole = (found.measured_s - found.predicted_s) * each
-    yield f"  {'measured - predicted':<31}{whole:>+9.{digits}f}"
-    largest = sorted(found.parts_s.items(), key=lambda item: -abs(item[1]))
-    least_s = 0.5 * 10.0**-digits / each
-    shown = [
-        f"{words(part)} {seconds * each:+.{digits}f} {unit}"
-        for part, seconds in largest[:5]
-        if abs(seconds) > least_s
-    ]
-    if shown and is_whole:
-        yield from wrapped("  by part of the step: ", ", ".join(shown))
-
-
-def _change_lines(found: Diagnosis, most: int) -> Iterator[str]:
-    """Yield the single changes with the largest gain."""
-    helpful = [entry for entry in found.changes if entry.faster_by_fraction > 0]
-    left = ", ".join(f"{why}: {number}" for why, number in found.left_out.items() if number)
-    yield (
-        f"single changes under these factors: {len(helpful)} of {len(found.changes)} gain"
-        + (f" ({left})" if left else "")
-    )
-    room = 42 if screen_width() >= WIDTH else 30
-    for entry in helpful[:most]:
-        between = f"{entry.low_fraction:+.1%} to {entry.high_fraction:+.1%}"
-        yield (
-            f"  {entry.what[:room]:<{room + 1}}{format_seconds(entry.step_time_s):>8}"
-            f"{entry.faster_by_fraction:>+8.1%} {between:>18}"
-            f"{entry.is_faster_fraction:>6.0%} sure"
-        )

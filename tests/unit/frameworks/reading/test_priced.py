@@ -43,7 +43,7 @@ def test_a_script_has_the_price_of_the_options_that_say_the_same(tmp_path):
 @pytest.mark.slow
 def test_every_verb_takes_the_file(tmp_path):
     path = script(tmp_path)
-    assert mw.check(path, on="16xH100") == ()
+    assert mw.check(path, on="16xH100").is_legal
     assert mw.fit(path, on="16xH100").best.estimate.fits
     assert mw.explain(path, on="16xH100").shares
     assert mw.compare(path, on="16xH100", against="megatron-3").ours.best

@@ -8,7 +8,6 @@ from functools import cache
 from math import exp, log
 
 from meshwright.catalog.design import load_memory
-from meshwright.view.screen import wrapped
 from meshwright_papers.studies.dfmodel.published_runs import (
     CHIPS,
     RUNS,
@@ -29,6 +28,7 @@ from meshwright_papers.studies.study import (
     judged_gain,
     shown,
     studies,
+    wrapped,
 )
 
 PUBLISHED = "seed"

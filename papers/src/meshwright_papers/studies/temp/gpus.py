@@ -7,7 +7,7 @@ from functools import cache
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.systems import load_system
 from meshwright.spec.system import SystemSpec
-from meshwright.train.compare import Entry
+from meshwright.train.answer import Entry
 from meshwright.train.question import training
 from meshwright.wafer.training import compare
 from meshwright_papers.studies.drawing import Drawing

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from meshwright.train.answer import Estimate
-from meshwright.train.compare import Entry
+from meshwright.train.answer import Entry, Estimate
 from meshwright_papers.studies.drawing import Drawing
 from meshwright_papers.studies.study import (
     Claim,

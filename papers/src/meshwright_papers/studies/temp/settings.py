@@ -12,8 +12,7 @@ from functools import cache
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.catalog.calibration import UNCALIBRATED
-from meshwright.train.answer import Candidate
-from meshwright.train.compare import Entry
+from meshwright.train.answer import Candidate, Entry
 from meshwright.wafer.training import compare
 from meshwright_papers.studies.drawing import Drawing
 from meshwright_papers.studies.study import (

@@ -13,7 +13,7 @@ from meshwright.catalog.systems import load_system
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import ChipSpec, SystemSpec
 from meshwright.spec.workload import Training
-from meshwright.train.compare import Comparison, Entry
+from meshwright.train.answer import Comparison, Entry
 from meshwright.train.question import training
 from meshwright.wafer.training import compare
 

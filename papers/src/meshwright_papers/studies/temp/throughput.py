@@ -12,8 +12,7 @@ from typing import Any
 from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.sharding.strategy import Strategy
-from meshwright.train.answer import Candidate
-from meshwright.train.compare import Entry
+from meshwright.train.answer import Candidate, Entry
 from meshwright.train.question import training
 from meshwright.wafer.training import estimate
 from meshwright_papers.studies.drawing import Drawing

@@ -8,7 +8,7 @@ from functools import cache
 
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.spec.model import ModelSpec
-from meshwright.train.compare import Comparison, Entry
+from meshwright.train.answer import Comparison, Entry
 from meshwright.train.question import training
 from meshwright.wafer.training import compare
 from meshwright_papers.studies.drawing import Drawing
@@ -160,7 +160,7 @@ def _rows(setup: Wafers, reading: Setting) -> Iterator[tuple[object, ...]]:
         price = entry.best and entry.best.estimate
         yield (
             setup.label, reading.name, system_name(entry), price and price.step_time_s,
-            entry.speedup_of(found.ours), bubble_share(entry), collective_s(entry),
+            entry.speedup_of_ours, bubble_share(entry), collective_s(entry),
             price and price.num_devices_used, entry.best.text if entry.best else "none fits",
         )  # fmt: skip
 
@@ -186,7 +186,7 @@ def _claims(reading: Setting) -> tuple[Claim, ...]:
         gain
         for setup in SETUPS
         for entry in compared_on(setup, reading).entries[1:]
-        if (gain := entry.speedup_of(compared_on(setup, reading).ours)) is not None
+        if (gain := entry.speedup_of_ours) is not None
     ]
     low, high = min(gains, default=0.0), max(gains, default=0.0)
     return (
