@@ -1,11 +1,15 @@
 """A framework is one table: what its rows write is read back, and written again as it was."""
 
+from pathlib import Path
+
 import pytest
+import yaml
 from hand_made_plans import build
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from meshwright.catalog.frameworks import load_framework
+from meshwright.frameworks import programs
 from meshwright.frameworks.framework import exporters, readers
 from meshwright.frameworks.reading.files import read_job
 from meshwright.frameworks.reading.given import Given, Statement
@@ -13,6 +17,7 @@ from meshwright.frameworks.registry import export
 from meshwright.frameworks.table import PLAIN, text_of
 from meshwright.sharding.strategy import ContextKind, Recompute, ScheduleKind
 
+FOLDER = Path(programs.__file__).parent
 TABLES = {one.table_name: one.table for one in (*readers.values(), *exporters.values())}
 FORMS = {"text": text_of, "tree": lambda value: value}
 """Values as command lines have them, and as files of settings do."""
@@ -86,6 +91,22 @@ def test_no_option_stands_twice_in_a_table(name):
     assert not set(names) & {pattern for pattern in table.ignored if "*" not in pattern}
     assert not set(names) & set(table.renamed), "renamed before it is read"
     assert {row.when for row in rows_of(table)} <= {"", *options, *CONDITIONS}
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.stem)
+def test_no_word_of_a_table_is_misspelled(path):
+    tree = yaml.safe_load(path.read_text("utf-8"))
+    assert set(tree) <= {
+        "title", "written", "extends", "rows", "model_rows", "renamed", "refused", "noted",
+        "taken", "maps", "recipes", "ignored",
+    }  # fmt: skip
+    for row in (*tree.get("rows", {}).values(), *tree.get("model_rows", {}).values()):
+        words = {"is", "kind", "values", "default", "also", "when", "always", "read", "least",
+                 "most"}  # fmt: skip
+        assert isinstance(row, str) or set(row) <= words, row
+        assert isinstance(row, str) or row.get("kind", "real") in ("real", "switch", "text"), row
+    for one in tree.get("refused", ()):
+        assert {"names", "why"} <= set(one) <= {"names", "why", "fix", "unless"}, one
 
 
 CONDITIONS = {"has_experts", "num_experts", "cp", "pp"}
