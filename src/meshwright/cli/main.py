@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 
-
 BROKEN_PIPE, INTERRUPTED = 141, 130
 
 
