@@ -20,7 +20,7 @@ CASES = (
     ("gpt3-76b", "wafer-6x8", 128), ("gpt3-76b", "wafer-8x8", 128), ("gpt3-76b", "wafer-8x10", 128),
     ("gpt3-175b", "4xwafer-8x8", 256), ("gpt3-175b", "16xwafer-8x8", 1024),
 )  # fmt: skip
-SMALL = (("gpt2-medium", "wafer-4x4", 32),)
+SMALL = (("gpt3-6.7b", "wafer-4x4", 32),)
 
 
 def main() -> None:
