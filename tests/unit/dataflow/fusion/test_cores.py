@@ -8,11 +8,13 @@ from fusion_problems import GRID, least_cycles_by_hand, random_problem
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshwright.catalog.systems import load_chip
 from meshwright.dataflow.fusion.cores import (
     CoreGrid,
     TileShape,
     core_choices,
     cores_needed,
+    grid_of,
     least_cycles,
 )
 from meshwright.graph.kernels.kernel import Unit
@@ -127,3 +129,10 @@ def test_fewer_cycles_need_more_cores_and_too_few_cannot_be_had():
     choices = core_choices(TileShape(64, 100, 12, Unit.MATRIX), WIDE)
     needed = cores_needed(choices, np.array([400.0, 399.0, 200.0, 100.0, 99.0]), 640)
     assert needed.tolist() == [1, 2, 2, 4, 641]
+
+
+def test_products_of_other_widths_take_the_time_of_their_rates():
+    """A grid runs at its BF16 rate of 400 TFLOP/s: FP32 takes four times as long, FP8 half."""
+    rates = {"bf16": 4e14, "fp32": 1e14, "fp8": 8e14}
+    chip = load_chip("SN10").model_copy(update={"matmul_flops_per_s": rates})
+    assert grid_of(chip, 0.0).slowdowns == ((1.0, 0.5), (4.0, 4.0))
