@@ -21,7 +21,8 @@ def test_a_plan_on_a_wafer_has_its_map_and_its_links(tmp_path) -> None:
     assert any(isinstance(part, Picture) for part in parts_of(page))
     assert "where" in {tile.section for tile in page.tiles}
     steps = [row["amount"] for row in values_of(charts_of(page)["Time of a step, by fidelity"])]
-    assert steps == [placement.closed_form_s, price.step_time_s, found.best.simulated_s]
+    expected_s = [placement.closed_form_s, price.step_time_s, found.best.simulated_s]
+    assert steps == pytest.approx([1e3 * step_s for step_s in expected_s])  # an axis in ms
     rows = values_of(charts_of(page)["The hottest links"])
     names = list(dict.fromkeys(row["row"] for row in rows))
     for name, link in zip(names, placement.hottest_links, strict=True):
