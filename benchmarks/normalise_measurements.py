@@ -4,8 +4,8 @@
     python benchmarks/normalise_measurements.py RAW.json --onto training
 
 The first form makes the tables of the package (``src/meshwright/calibration/data``) from the rows
-of ``benchmarks/measurements``: questions with their measured answers. The second one reads the
-words of a raw file first (``source_words``) and puts its rows behind those of one table.
+of ``benchmarks/measurements``: questions with their measured answers. The second one first reads
+the words of a raw file (``meshwright_papers.measurements``) and appends its rows to one table.
 
 ``RAW.json`` is an array of rows in the words of their source, or a raw table in which rows name
 shared parts by their index (those that the tables were made from: ``git show
@@ -24,11 +24,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from source_fields import FOLDER, SHARED, Row, table_rows
-from source_questions import asked
-from source_words import rows_of
-
 from meshwright.calibration import rows
+from meshwright_papers.measurements.fields import SHARED, Row, table_rows
+from meshwright_papers.measurements.questions import asked
+from meshwright_papers.measurements.words import rows_of
+
+FOLDER = Path(__file__).parent / "measurements"
 
 TRAINING = ("sources", "models", "hardware", "plans")
 SERVING = ("sources", "models", "hardware", "settings")

@@ -1,7 +1,7 @@
 """Measured rows in the words of their source, for tests."""
 
-from source_questions import asked
-from source_words import rows_of as source_rows
+from meshwright_papers.measurements.questions import asked
+from meshwright_papers.measurements.words import rows_of as source_rows
 
 
 def rows_of(stated):

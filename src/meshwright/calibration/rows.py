@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -342,6 +343,8 @@ class Row(Fields):
     """Words of the source by field, where they differ from the value."""
     conditions: Mapping[str, Any] = Field(default_factory=dict)
     """Conditions that no price reads; rows that differ in them are no repetitions."""
+    without_effect: tuple[str, ...] = ()
+    """Fields of a user's row that no price reads."""
     refused: Reason | None = None
     """Reason why what the source states makes no question."""
     detail: str = ""
@@ -425,6 +428,21 @@ SHARED = ("source", "model", "system", "strategy", "precision", "optimizer", "so
 _PARTS = {name: TypeAdapter(Row.model_fields[name].rebuild_annotation()) for name in SHARED}
 
 
+def _in_words_of_a_source(entry: Mapping[str, Any], index: int) -> Row | list[Fault] | None:
+    """Return a row in words of its source, read by a distribution that knows them, or its faults.
+
+    The group of entry points is ``meshwright.row_readers``; None: the row has the fields of a
+    question, or no distribution reads it.
+    """
+    if entry.keys() <= Row.model_fields.keys():
+        return None
+    for point in entry_points(group="meshwright.row_readers"):
+        read: Row | list[Fault] | None = point.load()(entry, index)
+        if read is not None:
+            return read
+    return None
+
+
 def read_rows(path: Path) -> list[Row]:
     """Return the rows of a JSON file.
 
@@ -472,8 +490,12 @@ def judged(content: Any, origin: str) -> tuple[list[Row], list[Fault]]:
             faults.append(Fault(f"[{index}]", f"expected fields, found {shown(entry)}"))
             continue
         stated = {name: value for name, value in entry.items() if value is not None}
+        read = _in_words_of_a_source(stated, index)
+        if isinstance(read, list):
+            faults += read
+            continue
         try:
-            row = Row.model_validate({"id": f"[{index}]", **stated})
+            row = read or Row.model_validate({"id": f"[{index}]", **stated})
         except ValidationError as error:
             name = f", in row {stated['id']!r}" if isinstance(stated.get("id"), str) else ""
             faults += [_fault(f"[{index}]", wrong, name) for wrong in error.errors()]

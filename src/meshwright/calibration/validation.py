@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -100,6 +101,7 @@ class Validation(Shown):
 
     WRITTEN: ClassVar[Mapping[str, str]] = {
         "groups": "groups", "overall": "pooled", "rows": "row_errors", "bad_rows": "bad_rows",
+        "without_effect": "without_effect",
         "memory": "memory", "inference": "inference",
         "sram": "sram_errors",
     }  # fmt: skip
@@ -187,6 +189,12 @@ class Validation(Shown):
             )
             for entry in self.predictions
         )
+
+    @property
+    def without_effect(self) -> list[str]:
+        """Fields of the rows that no price reads, each with its number of rows."""
+        counts = Counter(name for entry in self.predictions for name in entry.row.without_effect)
+        return [f"{name} ({number})" for name, number in counts.most_common()]
 
     @property
     def memory(self) -> MemoryOfRows:

@@ -117,7 +117,11 @@ def validation_page(found: Validation, others: Others | None = None) -> Page:
             for tile in _tiles(found, record)
         ],
         sections=shown,
-        warnings=[f"left out: {fault}" for fault in found.bad_rows],
+        warnings=[
+            *(f"left out: {fault}" for fault in found.bad_rows),
+            *([f"without effect: {', '.join(found.without_effect)}"] if found.without_effect
+              else []),
+        ],
         command=found.command,
         version=found.version,
     )  # fmt: skip
@@ -188,8 +192,12 @@ def _tiles(found: Validation, record: FitRecord | None) -> Iterator[Tile]:
         medians = [e.median_abs_log_error for e in errors.values()
                    if e.median_abs_log_error is not None]  # fmt: skip
         if medians:
+            rows = [(name, one.rows, *_cells(one))
+                    for name, one in _sources_of(found.served).items()][-MOST_SOURCES:]  # fmt: skip
+            head = ("serving", "rows [#]", *ERROR_HEAD)
             yield Tile("And of serving?", f"{min(medians):.1%} to {max(medians):.1%} off: medians "
-                       "of throughput, by server", section="serving", label="serving")  # fmt: skip
+                       "of throughput, by server", section="serving", label="serving",
+                       part=None if found.trained else Table(head, rows))  # fmt: skip
     refused = sum(entry.refused is not None for entry in found.predictions)
     if refused:
         yield Tile("Which rows are refused?", f"{counted(refused, 'row')} of "

@@ -2,9 +2,14 @@
 
 import pytest
 from measured_rows import rows_of, source_rows
-from source_fields import FlopsRule, HardwareFields, PrecisionFields
-from source_questions import system_of
-from source_words import (
+
+from meshwright.calibration.jobs import job_of
+from meshwright.calibration.rows import Reason, RefusedError
+from meshwright.catalog.models import load_model
+from meshwright.sharding.strategy import Recompute, ScheduleKind
+from meshwright_papers.measurements.fields import FlopsRule, HardwareFields, PrecisionFields
+from meshwright_papers.measurements.questions import system_of
+from meshwright_papers.measurements.words import (
     StatedHardware,
     between_nodes,
     chip_name_of,
@@ -13,11 +18,6 @@ from source_words import (
     precision_of,
     recompute_of,
 )
-
-from meshwright.calibration.jobs import job_of
-from meshwright.calibration.rows import Reason, RefusedError
-from meshwright.catalog.models import load_model
-from meshwright.sharding.strategy import Recompute, ScheduleKind
 
 LLAMA = {"layers": 32, "hidden": 4096, "ffn": 14336, "ffn_gated": True, "heads": 32,
          "kv_heads": 8, "head_dim": 128, "vocab": 128256, "seq": 8192}  # fmt: skip

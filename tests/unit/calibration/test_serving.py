@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from measured_rows import rows_of
-from source_questions import serving_precision
-from source_words import serving_precision_of
 
 from meshwright.calibration.rows import Reason, published
 from meshwright.calibration.serving import (
@@ -24,6 +22,8 @@ from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_chip
 from meshwright.catalog.workloads import load_server
 from meshwright.view.terminal import text_of
+from meshwright_papers.measurements.questions import serving_precision
+from meshwright_papers.measurements.words import serving_precision_of
 
 RECORD = json.loads(Path(__file__).with_name("recorded_serving.json").read_text("utf-8"))
 ALLOWED = 0.01

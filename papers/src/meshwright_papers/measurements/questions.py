@@ -11,9 +11,7 @@ from functools import cache
 from math import gcd, prod
 from typing import Any
 
-import source_fields as source
 from pydantic import ValidationError
-from source_fields import FlopsRule, HardwareFields, ModelFields, ParallelismFields, Row
 
 from meshwright.base.errors import MeshwrightError, SpecError
 from meshwright.calibration import rows
@@ -38,6 +36,14 @@ from meshwright.spec.model import (
 )
 from meshwright.spec.system import ChipSpec, DType, NetworkLevel, SystemSpec
 from meshwright.spec.workload import Precision, Server
+from meshwright_papers.measurements import fields as source
+from meshwright_papers.measurements.fields import (
+    FlopsRule,
+    HardwareFields,
+    ModelFields,
+    ParallelismFields,
+    Row,
+)
 
 MOST_LAYERS = 10_000
 """Most layers of a model: a larger number is a typing error."""

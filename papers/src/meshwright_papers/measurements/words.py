@@ -11,12 +11,20 @@ import re
 from collections.abc import Container, Mapping, Sequence
 from functools import cache
 from math import prod
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pydantic import Field
-from source_fields import (
+
+from meshwright.catalog.files import find_name
+from meshwright.catalog.models import known_names, load_model
+from meshwright.catalog.systems import chip_names, load_chip
+from meshwright.graph.recompute import MODULES, TENSORS
+from meshwright.sharding.strategy import Recompute
+from meshwright.spec.model import ModelSpec
+from meshwright.spec.system import DType
+from meshwright_papers.measurements.fields import (
     ADAPTERS,
-    FOLDER,
     CommonFields,
     Count,
     Fields,
@@ -31,15 +39,9 @@ from source_fields import (
     Text,
 )
 
-from meshwright.catalog.files import find_name
-from meshwright.catalog.models import known_names, load_model
-from meshwright.catalog.systems import chip_names, load_chip
-from meshwright.graph.recompute import MODULES, TENSORS
-from meshwright.sharding.strategy import Recompute
-from meshwright.spec.model import ModelSpec
-from meshwright.spec.system import DType
-
 Meaning = TypeVar("Meaning")
+MODELS = Path(__file__).parent / "models.json"
+"""Dims of public models that sources name."""
 
 
 class StatedHardware(Fields):
@@ -568,7 +570,7 @@ def public_dims(name: str) -> dict[str, Any]:
 
 @cache
 def _configurations() -> dict[str, dict[str, Any]]:
-    content = json.loads((FOLDER / "models.json").read_text(encoding="utf-8"))
+    content = json.loads(MODELS.read_text(encoding="utf-8"))
     return {_plain(name): dims for name, dims in content.items()}
 
 

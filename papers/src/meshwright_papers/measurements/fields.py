@@ -20,7 +20,6 @@ from meshwright.spec.workload import MOST_DEFERRED
 
 ADAPTERS = "finetune-lora"
 """The task that trains adapters on frozen weights."""
-FOLDER = Path(__file__).parent / "measurements"
 """Rows of all sources, and public training configurations."""
 SHARED = ("source", "model", "hardware", "parallelism", "software", "precision", "definition",
           "reasons", "notes")  # fmt: skip
