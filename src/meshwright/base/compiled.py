@@ -12,15 +12,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, cached_property, update_wrapper
+from hashlib import blake2b
 from importlib.util import find_spec
 from types import FunctionType
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar, cast, get_type_hints
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
-ARGUMENTS = 2
-"""Number of the types of arguments of all kernels; raise it when one is renamed: files on disk name
-them, and numba reads files of an earlier number no more."""
 _runs_as_written = ContextVar("_runs_as_written", default=False)
 
 
@@ -69,10 +67,32 @@ class CompiledFunction(Generic[Arguments, Result]):
                 names[name] = names[name].inner
         function = FunctionType(plain.__code__, names, plain.__name__, plain.__defaults__)
         update_wrapper(function, plain)
-        # A file of its own: the name is a part of its key.
-        function.__qualname__ += f"_{ARGUMENTS}" if from_python else f"_{ARGUMENTS}_inner"
+        # numba names the file after the function. It would read a file of other callees, and stop
+        # at one with a type that was renamed.
+        function.__qualname__ += f"_{self.digest}" + ("" if from_python else "_inner")
         fast: Callable[Arguments, Result] = numba.njit(**options)(function)
         return fast
+
+    @cached_property
+    def digest(self) -> str:
+        """Eight digits that change with all that the machine code of the function depends on.
+
+        That is its own code, the types of its arguments, the kernels that it calls and the numbers
+        that it names.
+        """
+        plain = cast(FunctionType, self.plain)
+        code = plain.__code__
+        holds: list[Any] = [self.allocates, self.is_inlined]
+        holds += [code.co_code, code.co_consts, code.co_names]
+        for name in code.co_names:
+            value = plain.__globals__.get(name)
+            if isinstance(value, CompiledFunction):
+                holds.append(value.digest)
+            elif isinstance(value, int | float):
+                holds.append(value)
+        for argument in get_type_hints(plain).values():
+            holds += [argument, get_type_hints(argument) if hasattr(argument, "_fields") else None]
+        return blake2b(repr(holds).encode(), digest_size=4).hexdigest()
 
     @cached_property
     def inner(self) -> Callable[..., Any]:

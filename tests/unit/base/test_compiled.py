@@ -1,5 +1,6 @@
 """Kernels: compiled or as written, in any order, the same results."""
 
+import subprocess
 import sys
 
 import numpy as np
@@ -66,3 +67,61 @@ def test_compiling_leaves_the_names_of_a_module_alone(module):
 def test_a_callee_is_compiled_once_for_all_who_call_it():
     assert sum_of_squares.inner is sum_of_squares.inner
     assert norm.compile() is not sum_of_squares.inner
+
+
+CALLEE = """
+from meshwright.base.compiled import compiled
+
+@compiled
+def weigh(number):
+    return {factor} * number
+"""
+CALLER = """
+import numpy as np
+from typing import NamedTuple
+from meshwright.base.compiled import compiled
+from numpy.typing import NDArray
+from callee import weigh
+
+class {kind}(NamedTuple):
+    numbers: NDArray[np.float64]
+
+@compiled
+def total(load: {kind}) -> float:
+    found = 0.0
+    for number in load.numbers:
+        found += weigh(number)
+    return found
+
+print(total({kind}(np.array([3.0, 4.0]))))
+"""
+
+
+@pytest.mark.skipif(not has_numba(), reason="needs the extra 'fast'")
+def test_files_of_an_earlier_version_are_not_read(tmp_path):
+    """Files of machine code outlive an upgrade: with a renamed type, or a callee of another file.
+
+    numba itself reads a file first and looks whether its source has changed afterwards; it does not
+    look at the sources of callees.
+    """
+
+    def run(*, factor, kind):
+        for name, text in (("callee.py", CALLEE), ("caller.py", CALLER)):
+            (tmp_path / name).write_text(text.format(factor=factor, kind=kind))
+        done = subprocess.run(
+            [sys.executable, "-B", "-c", "import caller"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return float(done.stdout)
+
+    assert run(factor=2, kind="Work") == 14.0
+    files = set(tmp_path.rglob("*.nbi"))
+    assert files
+    assert run(factor=2, kind="Work") == 14.0
+    assert set(tmp_path.rglob("*.nbi")) == files  # read, not compiled anew
+    assert run(factor=3, kind="Work") == 21.0
+    assert run(factor=3, kind="Load") == 21.0
