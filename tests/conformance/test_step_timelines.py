@@ -45,7 +45,12 @@ def played(draw, name):
     asked = problem(spec, system(level(4), level(4, bandwidth=1e10)), global_batch_size=2 * count)
     priced = price_one(asked, plan_options, strategy)
     network = asked.network(plan_options.axis_order, priced.strategy)
-    return step_timeline(asked, priced, network, fidelity="closed_form"), priced, chunks, count
+    return (
+        step_timeline(None, asked, priced, network, fidelity="closed_form"),
+        priced,
+        chunks,
+        count,
+    )
 
 
 def check_one_at_a_time(line):

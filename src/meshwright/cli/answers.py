@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from meshwright import api
 from meshwright.cli.main import (
     BAD_INPUT,
+    GIVEN,
     INTERRUPTED,
     NOTHING_FITS,
     Counter,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 def _call(args: Any) -> api.Call:
     """Return the call of a verb from a command line."""
-    command = " ".join(["meshwright", *sys.argv[1:]])
+    command = " ".join(["meshwright", *GIVEN])
     return api.Call(command) if args.json else api.Call(command, SearchProgress(), Counter)
 
 

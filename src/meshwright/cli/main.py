@@ -48,9 +48,14 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message)
 
 
+GIVEN: list[str] = []
+"""Words of the command that runs."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status: 0 fine, 2 bad input, 3 nothing fits."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    GIVEN[:] = words
     open_streams()
     try:
         try:
@@ -330,7 +335,7 @@ def command_line(*without: str) -> str:
     """Return the command line as given, except for some options and their values."""
     import shlex
 
-    given, words = iter(sys.argv[1:]), list[str]()
+    given, words = iter(GIVEN), list[str]()
     for word in given:
         if word in without:
             next(given, None)

@@ -107,7 +107,7 @@ def test_the_data_has_the_agreed_shape():
         "bias_log", "memory_median_abs_error", "false_fits", "false_ooms", "spearman",
         "regret_mean",
     }  # fmt: skip
-    assert set(data) == {"groups", "overall", "rows", "bad_rows", "memory",
+    assert set(data) == {"groups", "overall", "rows", "bad_rows", "without_effect", "memory",
                          "inference", "sram"}  # fmt: skip
     assert data["inference"] is data["sram"] is None
     assert set(data["groups"]["lab"]) == measures
