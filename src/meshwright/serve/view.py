@@ -109,9 +109,6 @@ def _tiles(plan: ServingPlan, memory: Whole, launch_command: str) -> Iterator[Ti
         f"{price.fidelity.replace('_', '-')} model",
         "time", "good" if price.fits else "bad", "FITS" if price.fits else "NO FIT",
     )  # fmt: skip
-    rent = rent_rate(plan.system.chip, price.num_devices_used)
-    cost = per_million_tokens(price.cost_usd_per_million_tokens, price.energy_j_per_million_tokens)
-    yield Tile("What does it cost?", cost, rent, label="cost")
     yield Tile(
         "Which plan is it?", plan.best.text,
         f"KV cache of a replica: {price.cache_tokens:,} tokens\n"
@@ -119,6 +116,9 @@ def _tiles(plan: ServingPlan, memory: Whole, launch_command: str) -> Iterator[Ti
         f"{counted(price.num_devices_used, 'device')}; the KV cache has room for "
         f"{price.most_sequences:,}", "plan", label="plan",
     )  # fmt: skip
+    rent = rent_rate(plan.system.chip, price.num_devices_used)
+    cost = per_million_tokens(price.cost_usd_per_million_tokens, price.energy_j_per_million_tokens)
+    yield Tile("What does it cost?", cost, rent, label="cost")
     yield Tile("What to launch?", launches_text(plan), launch_command, "launch", label="launches")
     if drafts := _drafts(plan):
         yield Tile("What do drafts gain?", drafts, "", "plan", label="drafts", spare=1)
