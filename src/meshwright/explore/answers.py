@@ -69,7 +69,7 @@ def _question(options: Mapping[str, str], start: Start) -> tuple[int, Any]:
     """Return the number of devices and the software of a question."""
     from meshwright.ask.declared import declared
 
-    asked = declared(question_of(ask.Training, options, start))
+    asked = declared(question_of(ask.Strategy, options, start))
     return asked.system.num_alive, asked.workload.software
 
 

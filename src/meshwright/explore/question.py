@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from meshwright.ask.questions import Explore, Fixed, Strategy, Training
+from meshwright.ask.questions import Explore, Fixed, Strategy
 from meshwright.ask.record import WITH, Option, Question
 from meshwright.base.errors import Fault, SpecError
 
@@ -81,7 +81,7 @@ def start_of_plan(plan: Plan) -> Start:
     start = Start(stated, declared)
     from meshwright.ask.declared import declared as declarations
 
-    if declarations(question_of(Training, stated, start)).workload == work:
+    if declarations(question_of(Strategy, stated, start)).workload == work:
         return start
     note = "options cannot say all of the software of this plan file: its habits are priced"
     return Start(stated, declared, (note,))

@@ -334,7 +334,9 @@ class Plan(Shown):
         if cover is None:
             return ""
         least = f"none takes less than {format_seconds(cover.lower_bound_s)}"
-        is_proven = cover.is_complete and cover.lower_bound_s >= self.fastest_s * (1.0 - EXACT)
+        if not cover.is_complete:
+            return f"interrupted: the best so far; {least}"
+        is_proven = cover.lower_bound_s >= self.fastest_s * (1.0 - EXACT)
         fastest = f"the {'proven ' if is_proven else ''}fastest"
         if ahead <= EXACT:
             text = f"{fastest} of {cover.num_candidates:,} plans"
