@@ -17,8 +17,6 @@ from meshwright.catalog.systems import load_chip, load_system_file
 from meshwright.catalog.workloads import PresetFile
 from meshwright.spec.system import ChipSpec
 
-pytestmark = pytest.mark.slow
-
 LOADERS = {
     "chips": load_chip,
     "systems": lambda path: load_system_file(Path(path)),
@@ -85,7 +83,7 @@ def named(error, *fields):
     return any(str(name) in str(error) for name in fields)
 
 
-mutated = settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+mutated = settings(suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite
@@ -209,7 +207,6 @@ def test_structure_replaced_by_something_else(drawn, garbage):
     assert named(outcome(folder, tree), field_of(at))
 
 
-@settings(max_examples=150)
 @given(st.text(max_size=60) | st.text("abc:[]{}-#&*!|>'\"\n 0\t%@`", max_size=60))
 def test_any_text_is_a_chip_or_a_spec_error(text):
     with pytest.raises(SpecError):

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parents[3]
 
 
@@ -28,6 +26,7 @@ def own(script):
     return points, provider, provider.rows(points)
 
 
+@pytest.mark.slow
 def test_each_difference_has_a_reason(script, own):
     points, provider, estimates = own
     assert len(estimates) == len(points) == 50
@@ -42,6 +41,7 @@ def test_each_difference_has_a_reason(script, own):
                 assert all(name.rsplit(" ", 1)[0] in provider.mechanisms for name in named)
 
 
+@pytest.mark.slow
 def test_terms_sum_to_both_prices(script, own):
     model = importlib.import_module("calculon_own_model")
     mapping = importlib.import_module("calculon_mapping")
@@ -64,6 +64,7 @@ def test_the_page_has_all_points(own):
     assert all(f"\n| {point.name} | " in section for point in points)
 
 
+@pytest.mark.slow
 def test_a_missing_reason_is_noticed(script, own):
     points, _, _ = own
     blank = [script.Estimate(2 * (p.step_s or 1.0), p.memory_bytes) for p in points]

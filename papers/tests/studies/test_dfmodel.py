@@ -22,8 +22,6 @@ from meshwright_papers.studies.dfmodel.stored_runs import (
 )
 from meshwright_papers.studies.dfmodel.workloads import gpt_training_layer
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize("network", ["2D torus", "3D torus"])
 def test_the_search_finds_what_trying_everything_finds(monkeypatch, network):
@@ -39,6 +37,7 @@ def test_the_search_finds_what_trying_everything_finds(monkeypatch, network):
     assert seconds[found.case] == min(seconds.values())
 
 
+@pytest.mark.slow
 def test_bounds_are_below_prices():
     layers = trillion._Layers(by_kernel=True, dram_bytes_per_s=2e11)
     for case in list(trillion.cases("3D torus", by_kernel=True))[::97]:
@@ -54,6 +53,7 @@ def test_eight_chips_give_what_the_logs_print():
     assert by_kernel(8).samples_per_s == pytest.approx(0.4593939691928717, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_predictions_of_the_runs_are_near_those_of_the_peer_and_far_above_what_was_measured():
     for run in RUNS:
         found = predicted(run)
@@ -92,6 +92,7 @@ def test_utilisation_of_two_linpack_runs_has_one_peak():
     assert peaks[0] == pytest.approx(peaks[1], rel=5e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "utilisation", "peak", "rate"),
     [(0, 0.79715, 496_607.2e9, 10.9705), (2, 0.80806, 614_400e9, 1.21895)],
@@ -128,6 +129,7 @@ def test_what_does_not_fit_there_does_not_fit_here():
     assert LARGE[3].made.samples_per_s() == 0.0
 
 
+@pytest.mark.slow
 def test_large_models_are_near_their_logs():
     assert LARGE[0].made.samples_per_s() / LARGE[0].peer == pytest.approx(1.0, abs=0.15)
     assert LARGE[2].made.samples_per_s() / LARGE[2].peer == pytest.approx(1.0, abs=0.15)

@@ -13,8 +13,6 @@ from meshwright.network.faults import (
 from meshwright_papers.studies.temp.grid_groups import hop_distances, nested_blocks
 from meshwright_papers.studies.temp.recovery import Action, recover
 
-pytestmark = pytest.mark.slow
-
 NUM_MAPS = 500
 NETWORKS = {(4, 8): grid(4, 8), (6, 8): grid(6, 8)}
 LIMIT = 2_000
@@ -53,6 +51,7 @@ def check_groups(network, groups, found):
     assert (found.action is Action.SHRUNK) == (found.group_size < groups.shape[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "first"), [((4, 8), 0), ((6, 8), 1)])
 def test_every_map_has_a_legal_result(shape, first):
     groups = blocks(shape)

@@ -4,8 +4,6 @@ import pytest
 
 from meshwright_papers.studies.textbook_3d import Textbook3D, printed_block
 
-pytestmark = pytest.mark.slow
-
 PRINTED = """
 devices D : 64
 feasible configurations : 28
@@ -37,11 +35,13 @@ def test_printed_block_is_the_books():
     assert without_padding("\n".join(printed_block().lines)) == without_padding(PRINTED)
 
 
+@pytest.mark.slow
 def test_study_starts_with_the_block():
     block = printed_block().lines
     assert Textbook3D.run().lines[: len(block)] == block
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_devices", "triples", "quadruples"),
     [("64", 28, 84), ("66", 27, 64), ("60", 54, 160), ("72", 60, 200)],
@@ -51,11 +51,13 @@ def test_exercise_a_counts(data, num_devices, triples, quadruples):
     assert (counts["num_triples"], counts["num_quadruples"]) == (triples, quadruples)
 
 
+@pytest.mark.slow
 def test_exercise_a_well_shaped_grids_of_66(data):
     # 66 = 2 * 3 * 11: tp in {1, 2}, pp in {1, 2} and not both 2.
     assert data["exercise_a"]["66"]["num_well_shaped_triples"] == 3
 
 
+@pytest.mark.slow
 def test_exercise_b_faster_data_fabric(data):
     answer = data["exercise_b"]
     assert answer["best"]["overhead_s"] == pytest.approx(50.166667e-3, rel=1e-6)
@@ -64,12 +66,14 @@ def test_exercise_b_faster_data_fabric(data):
     assert best["overhead_s"] == pytest.approx(131.916667e-3, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_exercise_b_tie(data):
     # Half of 1120e9 / 32 bytes in what (2, 4, 8) is ahead without them: 50.1667 - 44.4167 ms.
     assert data["exercise_b"]["tie_bytes_per_s"] == pytest.approx(17.5e9 / 5.75e-3)
     assert data["exercise_b"]["tie_grid"] == [2, 4, 8]
 
 
+@pytest.mark.slow
 def test_exercise_c_both_memory_rules(data):
     answer = data["exercise_c"]
     assert answer["state_over_data"]["num_fitting"] == 28
@@ -82,6 +86,7 @@ def test_exercise_c_both_memory_rules(data):
     assert by_hand["num_fitting"] == 7
 
 
+@pytest.mark.slow
 def test_exercise_c_thresholds(data):
     # A grid fits up to (80e9 - 3e9 / (pp tp)) * 64 / 16 parameters: 308e9 at pp tp = 1.
     assert data["exercise_c"]["num_fitting_by_params"] == {
@@ -89,6 +94,7 @@ def test_exercise_c_thresholds(data):
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_anecdote(data):
     answer = data["anecdote"]
     assert answer["story"]["overhead_s"] == pytest.approx(4920.416667e-3, rel=1e-6)
@@ -98,6 +104,7 @@ def test_anecdote(data):
     assert (compute_s + fast_s) / (compute_s + slow_s) == pytest.approx(0.6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", ["16", "256"])
 def test_no_grid_of_the_book_beats_the_whole_space(data, batch):
     found = data["whole_model"][batch]
@@ -107,6 +114,7 @@ def test_no_grid_of_the_book_beats_the_whole_space(data, batch):
     assert all(grid["step_time_s"] >= fastest_s for grid in found["grids"].values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", ["16", "256"])
 def test_grids_stay_what_they_are(data, batch):
     grids = data["whole_model"][batch]["grids"]
@@ -115,6 +123,7 @@ def test_grids_stay_what_they_are(data, batch):
     assert "dp8" in grids["8x1x8"]["plan"]
 
 
+@pytest.mark.slow
 def test_the_anecdote_is_far_from_40_percent_once_computation_counts(data):
     savings = [row["anecdote_saving_fraction"] for row in data["whole_model"].values()]
     assert max(savings) < 0.25

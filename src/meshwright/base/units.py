@@ -195,10 +195,16 @@ def format_days(value: float) -> str:
 
 
 def format_seconds(value: float) -> str:
-    """Return a duration in the unit a reader expects: ``"2.31 s"``, ``"410 ms"``, ``"12.5 us"``."""
-    if value >= 100:
-        return f"{value:.0f} s"
+    """Return a duration in the unit a reader expects: ``"2.31 s"``, ``"410 ms"``, ``"12.5 us"``.
+
+    A difference keeps its sign; below half a picosecond it is the rest of a rounding, and none.
+    """
+    sign, size = "-" if value < 0.0 else "", abs(value)
+    if size < 0.5e-12:
+        return "0 s"
+    if size >= 100:
+        return f"{sign}{size:.0f} s"
     for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if value >= 0.9995 * factor:  # rounded to three digits
-            return f"{value / factor:.3g} {unit}"
-    return "0 s" if value <= 0 else f"{value / 1e-9:.3g} ns"
+        if size >= 0.9995 * factor:  # rounded to three digits
+            return f"{sign}{size / factor:.3g} {unit}"
+    return f"{sign}{size / 1e-9:.3g} ns"

@@ -24,8 +24,9 @@ def test_counts_are_whole_and_k_is_what_is_meant(text, decimal, binary):
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(2.314, "2.31 s"), (0.9996, "1 s"), (0.9994, "999 ms"), (0.0009996, "1 ms"), (0.0, "0 s")],
-)
+    [(2.314, "2.31 s"), (0.9996, "1 s"), (0.9994, "999 ms"), (0.0009996, "1 ms"), (0.0, "0 s"),
+     (-2.9e-3, "-2.9 ms"), (-7.8e-17, "0 s"), (3e-12, "0.003 ns")],
+)  # fmt: skip
 def test_a_duration_has_the_unit_that_it_is_rounded_to(value, text):
     assert format_seconds(value) == text
 

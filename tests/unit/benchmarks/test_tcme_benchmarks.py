@@ -6,8 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.slow
-
 SCRIPTS = Path(__file__).parents[3] / "benchmarks"
 
 
@@ -16,6 +14,7 @@ def gaps():
     return runpy.run_path(str(SCRIPTS / "tcme_gaps.py"), run_name="tcme_gaps")
 
 
+@pytest.mark.slow
 def test_a_sample_of_25_sets_is_close_to_the_bound(gaps):
     outcomes = [gaps["outcome"](gaps["make_case"](index), lp_limit=0) for index in range(25)]
     ours = [outcome.tcme for outcome in outcomes]

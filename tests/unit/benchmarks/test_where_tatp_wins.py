@@ -6,8 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parents[3]
 
 
@@ -18,6 +16,7 @@ def script():
         yield importlib.import_module("where_tatp_wins")
 
 
+@pytest.mark.slow
 def test_the_page_is_what_the_script_writes(script):
     assert script.PAGE.read_text(encoding="utf-8") == script.page()
 

@@ -15,8 +15,6 @@ from meshwright.calibration.validation import Validation
 from meshwright.calibration.view import NUM_MISSES, worst
 from meshwright.view.parts import Table
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def found():
@@ -28,6 +26,7 @@ def found():
     return Validation(tuple(predict_all(rows, "calibrated")), "calibrated")
 
 
+@pytest.mark.slow
 def test_points_lie_where_they_were_measured_and_predicted(found) -> None:
     page = found.page()
     check_page(page)
@@ -58,6 +57,7 @@ def test_medians_are_the_errors_of_the_sources(found) -> None:
         assert row["last"] == pytest.approx(100.0 * errors.p90_abs_log_error)
 
 
+@pytest.mark.slow
 def test_constants_that_were_not_fitted_have_a_page(found) -> None:
     for name in ("uncalibrated", "calibrated"):
         for entries in (found.trained, found.served, found.sram, found.predictions[:0]):
@@ -72,6 +72,7 @@ def test_names_are_text(found) -> None:
     check_names_are_text(plain.page(), changed.page())
 
 
+@pytest.mark.slow
 def test_curves_of_kernels_have_a_page(tmp_path) -> None:
     path = tmp_path / "kernels.html"
     curves = validate(kernels=True, report=str(path))

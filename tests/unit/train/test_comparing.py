@@ -21,6 +21,24 @@ def compared():
     return compare(model(num_layers=2), GRID, workload())
 
 
+def test_one_rival_keeps_to_what_it_fixes_and_is_no_faster():
+    """Two mappers place FSDP, whose recipe and bounds hold, behind ours."""
+    found = compare(
+        model(num_layers=2), GRID, workload(), against=["fsdp"],
+        allowed={"tp": [1], "pp": [1], "cp": [1], "tatp": [1], "micro_batch_size": [1]},
+    )  # fmt: skip
+    ours, *rivals = found.entries
+    assert (ours.recipe, ours.speedup_of_ours) == ("meshwright", 1.0)
+    assert {entry.recipe for entry in rivals} == {"fsdp"}
+    assert {"smap", "gmap"} <= {entry.mapper for entry in rivals}
+    for entry in found.entries:
+        step_s = entry.best.estimate.step_time_s
+        assert entry.speedup_of_ours == pytest.approx(step_s / ours.best.estimate.step_time_s)
+        assert entry.speedup_of_ours >= 1.0
+        assert step_s >= entry.lower_bound_s * (1 - 1e-12)
+    assert {entry.best.plan_options.zero_stage for entry in rivals} == {3}
+
+
 @pytest.mark.slow
 def test_ours_is_first_and_no_slower_than_any_other(compared):
     assert compared.ours.recipe == "meshwright"

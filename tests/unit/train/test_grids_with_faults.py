@@ -21,8 +21,6 @@ from meshwright.wafer.search import price_as_placed
 from meshwright.wafer.simulation import simulate
 from meshwright.wafer.training import estimate, plan
 
-pytestmark = pytest.mark.slow
-
 MODEL = "gpt2-medium"
 FEW = {"pp": [1], "cp": [1], "micro_batch_size": [1], "recompute": ["none"], "zero_stage": [1],
        "tatp": [1]}  # fmt: skip
@@ -186,7 +184,6 @@ def test_a_stated_placement_is_not_faster_with_contention(faults):
     assert closed_s <= placed_s * (1 + 1e-12)
 
 
-@pytest.mark.slow
 def test_a_step_with_a_hosted_rank_is_simulated():
     found = of_48(*SIX_BILLION, dead_devices=(19,))
     assert found.best.placement.sequences == (30, 33, 33, 32)

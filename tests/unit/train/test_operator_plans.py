@@ -9,8 +9,6 @@ from meshwright.train.question import training
 from meshwright.view.media import text_of
 from meshwright.wafer.training import plan
 
-pytestmark = pytest.mark.slow
-
 GRID = system(level(4, "mesh"), level(2, "mesh"), capacity_bytes=4e9)
 SPEC = model(num_layers=4)
 
@@ -24,7 +22,6 @@ def found():
     return plan(SPEC, GRID, workload(), per_operator=True)
 
 
-@pytest.mark.slow
 def test_bounds_and_prices_are_in_order(found):
     one = found.operators
     assert one.closed_form_bound_s <= one.closed_form_s
@@ -34,6 +31,7 @@ def test_bounds_and_prices_are_in_order(found):
     assert one.memory_bytes <= GRID.chip.main_memory.capacity_bytes
 
 
+@pytest.mark.slow
 def test_every_operator_of_every_layer_has_one_option(found):
     graph = found.operators
     taken = [
@@ -48,17 +46,20 @@ def test_every_operator_of_every_layer_has_one_option(found):
     assert {run.option for run in graph.runs} == set(range(len(graph.options)))
 
 
+@pytest.mark.slow
 def test_options_use_all_devices(found):
     for option in found.operators.options:
         assert option.strategy.num_devices == 8
         assert set(option.shapes) == set(option.axes)
 
 
+@pytest.mark.slow
 def test_plan_files_keep_them(found, tmp_path):
     files.save(found, tmp_path / "plan.json")
     assert files.load(tmp_path / "plan.json") == found
 
 
+@pytest.mark.slow
 def test_screens_are_narrow(found):
     lines = text_of(found.page(), detail=True).splitlines()
     assert max(map(len, lines)) <= 100

@@ -9,8 +9,6 @@ from meshwright.api import plan
 from meshwright.spec.model import ModelSpec
 from meshwright.train.plan_file import save
 
-pytestmark = pytest.mark.slow
-
 ASKED = {"on": "8xH100", "seq": "8k", "global_batch": 64}
 
 
@@ -19,6 +17,7 @@ def front():
     return plan("llama3-8b", pareto=True, **ASKED)
 
 
+@pytest.mark.slow
 def test_charts_of_a_front_weigh_its_plans(front) -> None:
     page = front.page()
     check_page(page)
@@ -36,6 +35,7 @@ def test_charts_of_a_front_weigh_its_plans(front) -> None:
         }
 
 
+@pytest.mark.slow
 def test_what_is_not_known_is_not_drawn(front) -> None:
     free = [
         replace(entry, estimate=replace(entry.estimate, cost_usd=None))
@@ -46,11 +46,13 @@ def test_what_is_not_known_is_not_drawn(front) -> None:
     assert "Time against money" not in charts_of(page)
 
 
+@pytest.mark.slow
 def test_names_in_a_front_are_text(front) -> None:
     model = ModelSpec.model_validate(front.model.model_dump() | {"name": EVIL})
     check_names_are_text(front.page(), replace(front, model=model).page())
 
 
+@pytest.mark.slow
 def test_a_loss_leads_the_report_of_the_new_plan(tmp_path) -> None:
     path = tmp_path / "plan.json"
     save(plan("llama3-8b", **ASKED), path)

@@ -82,6 +82,34 @@ def test_idle_power_off_saves_just_that(free):
     assert free.energy_j - off.energy_j == pytest.approx(idle_j, rel=1e-9)
 
 
+def test_one_strategy_below_a_cap_takes_as_long_as_its_heat():
+    """What exceeds idle power is spread over more time: half the power above it, twice the time."""
+    split = make_strategy(dp_shard=2, tatp=4), PlanOptions(sequence_parallel=False)
+    whole = estimate(*asked(), *split).best.estimate
+    cap_w = ALL_W + 0.5 * (whole.power_w - ALL_W)
+    held = estimate(*asked(max_power_w=cap_w), *split).best.estimate
+    assert held.power_w == pytest.approx(cap_w, rel=1e-12)
+    assert held.step_time_s == pytest.approx(2.0 * whole.step_time_s, rel=1e-9)
+    assert held.time_parts_s["throttle_s"] == pytest.approx(whole.step_time_s, rel=1e-9)
+    assert sum(held.energy_parts_j.values()) == pytest.approx(held.energy_j, rel=1e-12)
+    off = estimate(*asked(idle_power_w=0.0), *split).best.estimate
+    idle_j = 8 * IDLE_W * whole.step_time_s * (1 + OVERHEAD)
+    assert whole.energy_j - off.energy_j == pytest.approx(idle_j, rel=1e-9)
+    above = estimate(*asked(max_power_w=2.0 * whole.power_w), *split).best.estimate
+    assert above.step_time_s == whole.step_time_s
+    with pytest.raises(InfeasibleError, match=r"8 devices of 90 W draw 792 W"):
+        estimate(*asked(max_power_w=50.0), *split)
+
+
+def test_a_cap_on_one_strategy_stays_in_its_file():
+    question = asked(max_device_power_w=400.0)
+    split = make_strategy(dp_shard=2, tatp=4), PlanOptions(sequence_parallel=False)
+    found = estimate(*question, *split)
+    again = files.from_json(files.to_json(found))
+    assert again.system.max_device_power_w == 400.0
+    assert again.best.estimate == found.best.estimate
+
+
 def test_powers_that_are_not_known_cannot_be_capped():
     system = load_system("wafer-2x4")
     chip = system.chip.model_copy(update={"idle_power_w": None})

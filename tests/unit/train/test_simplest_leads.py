@@ -14,8 +14,6 @@ from meshwright.train.question import make_problem, training
 from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
 
-pytestmark = pytest.mark.slow
-
 MODEL, SYSTEM = "llama3-8b", "16xH100"
 WORK = training(SYSTEM, sequence_length=4096, global_batch_size=64)
 FEW = {"recompute": ["none"], "micro_batch_size": [1], "context_kind": ["ring"]}
@@ -43,6 +41,7 @@ def test_a_simpler_plan_within_the_error_leads_and_the_faster_one_follows(simple
     assert simple.fastest_s == fast.fastest_s
 
 
+@pytest.mark.slow
 def test_no_plan_that_starts_is_simpler(simple, fast):
     """Every plan within the error, one by one."""
     problem = make_problem(MODEL, SYSTEM, WORK, "calibrated")
@@ -52,6 +51,7 @@ def test_no_plan_that_starts_is_simpler(simple, fast):
     assert of(simple.best) == min(map(of, every))
 
 
+@pytest.mark.slow
 def test_what_a_framework_starts_follows_the_same_rule():
     asked = training(SYSTEM, sequence_length=4096, global_batch_size=64, framework="megatron")
     found = plan(MODEL, SYSTEM, asked, allowed=FEW)
@@ -71,6 +71,7 @@ def test_axes_beyond_data_parallelism_and_unusual_choices_count():
     assert np.all(complexity(rows, unusual) == complexity(rows, plain) + 2)
 
 
+@pytest.mark.slow
 def test_the_advice_of_fit_is_the_plan():
     """Where no single change is enough, ``fit`` and ``plan`` recommend the same."""
     work = training("8xH100", sequence_length=8192, global_batch_size=64)

@@ -91,7 +91,8 @@ def _gaining(found: Diagnosis) -> str:
 
 
 def _signed(seconds: float) -> str:
-    return ("-" if seconds < 0.0 else "+") + format_seconds(abs(seconds))
+    text = format_seconds(seconds)
+    return text if text.startswith("-") else f"+{text}"
 
 
 def _losses(found: Diagnosis, caption: str = "", columns: int = 6) -> Table:
