@@ -57,8 +57,8 @@ def test_terms_sum_to_both_prices(script, own):
         assert theirs[1].total == pytest.approx(point.memory_bytes, rel=1e-9)
 
 
-def test_the_page_has_all_points(own):
-    points = own[0]
+def test_the_page_has_all_points(script):
+    points = script.reference_points()
     text = (ROOT / "docs" / "results" / "calculon_parity.md").read_text(encoding="utf-8")
     section = text.split("## Own model")[1]
     assert all(f"\n| {point.name} | " in section for point in points)

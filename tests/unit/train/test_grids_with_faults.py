@@ -55,7 +55,7 @@ def works_there(system, best):
 
 
 @pytest.mark.parametrize("faults", [
-    {"dead_devices": (9,)},
+    pytest.param({"dead_devices": (9,)}, marks=pytest.mark.slow),
     pytest.param({"dead_links": ((0, 1),)}, marks=pytest.mark.slow),
     pytest.param({"dead_devices": row(1, 8)}, marks=pytest.mark.slow),
     {"dead_devices": row(1, 8), "dead_links": ((16, 17), (24, 25))},

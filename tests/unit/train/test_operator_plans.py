@@ -17,9 +17,14 @@ def workload(on=GRID):
     return training(on, sequence_length=4096, global_batch_size=16)
 
 
-@pytest.fixture(scope="module")
-def found():
-    return plan(SPEC, GRID, workload(), per_operator=True)
+FEW = {"pp": [1], "cp": [1], "micro_batch_size": [1], "recompute": ["none"], "zero_stage": [1]}
+
+
+@pytest.fixture(
+    scope="module", params=[FEW, pytest.param({}, marks=pytest.mark.slow)], ids=["few", "all"]
+)
+def found(request):
+    return plan(SPEC, GRID, workload(), allowed=request.param, per_operator=True)
 
 
 def test_bounds_and_prices_are_in_order(found):
@@ -31,7 +36,6 @@ def test_bounds_and_prices_are_in_order(found):
     assert one.memory_bytes <= GRID.chip.main_memory.capacity_bytes
 
 
-@pytest.mark.slow
 def test_every_operator_of_every_layer_has_one_option(found):
     graph = found.operators
     taken = [
@@ -46,20 +50,17 @@ def test_every_operator_of_every_layer_has_one_option(found):
     assert {run.option for run in graph.runs} == set(range(len(graph.options)))
 
 
-@pytest.mark.slow
 def test_options_use_all_devices(found):
     for option in found.operators.options:
         assert option.strategy.num_devices == 8
         assert set(option.shapes) == set(option.axes)
 
 
-@pytest.mark.slow
 def test_plan_files_keep_them(found, tmp_path):
     files.save(found, tmp_path / "plan.json")
     assert files.load(tmp_path / "plan.json") == found
 
 
-@pytest.mark.slow
 def test_screens_are_narrow(found):
     lines = text_of(found.page(), detail=True).splitlines()
     assert max(map(len, lines)) <= 100
