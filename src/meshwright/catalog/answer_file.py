@@ -167,11 +167,23 @@ def _not_finite(value: object, path: str) -> Iterator[Fault]:
 def _rename(data: object) -> None:
     """Bring fields of earlier versions under their present names, in place.
 
-    ``fused_loss`` of the software meant logits that are never whole, which ``loss: linear`` says.
+    ``fused_loss`` of the software meant logits that are never whole, which ``loss: linear`` says;
+    ``structure`` of a candidate held its plan options.
     """
+    _rename_plan_options(data)
     work = data.get("workload") if isinstance(data, dict) else None
     software = work.get("software") if isinstance(work, dict) else None
     if not (isinstance(software, dict) and isinstance(software.get("fused_loss"), bool)):
         return
     if software.pop("fused_loss"):
         software.setdefault("loss", "linear")
+
+
+def _rename_plan_options(value: object) -> None:
+    if isinstance(value, dict):
+        if "structure" in value:
+            value.setdefault("plan_options", value.pop("structure"))
+        value = list(value.values())
+    if isinstance(value, list):
+        for entry in value:
+            _rename_plan_options(entry)

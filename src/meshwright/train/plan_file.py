@@ -41,7 +41,7 @@ def _upgrade(data: dict[str, Any]) -> None:
         if not isinstance(candidate, dict):
             continue
         match candidate.get("segments"):
-            case [{"strategy": strategy, "structure": plan_options}]:
+            case [{"strategy": strategy, "plan_options": plan_options}]:
                 del candidate["segments"]
                 candidate |= {"strategy": strategy, "plan_options": plan_options}
         price = candidate.get("estimate")
