@@ -157,7 +157,13 @@ def answer_types() -> tuple[type, ...]:
                 waiting += [
                     (name, module) for text in annotations(base) for name in WORD.findall(text)
                 ]
-    return tuple(sorted(found, key=lambda kind: (kind.__module__, inspect.getsourcelines(kind)[1])))
+    return tuple(sorted(found, key=lambda kind: (kind.__module__, place_in_module(kind))))
+
+
+def place_in_module(kind: type) -> int:
+    """Return the place of a class among the names of its module, in the order they are made in."""
+    names = list(vars(import_module(kind.__module__)))
+    return names.index(kind.__qualname__.partition(".")[0])
 
 
 @cache
