@@ -40,6 +40,13 @@ def test_an_interrupted_search_gives_its_gap_instead(plan):
     assert "behind that" not in proof(plan, behind=0.3, is_complete=False)
 
 
+def test_an_interrupted_search_says_so(plan):
+    coverage = replace(plan.coverage, lower_bound_s=0.05, is_complete=False)
+    stopped = replace(plan, coverage=coverage)
+    assert stopped.proof == "interrupted: the best so far; none takes less than 50 ms"
+    assert stopped.proof in text_of(stopped.page())
+
+
 def test_a_plan_says_where_four_of_five_measurements_lie(plan):
     low_s, high_s = plan.best.estimate.interval_s
     assert low_s < plan.best.estimate.step_time_s < high_s
