@@ -133,9 +133,13 @@ def test_a_search_tells_its_progress_and_then_its_answer(server):
     assert last["answer"]["coverage"]["gap"] == 0.0
 
 
-@pytest.mark.slow
-def test_a_front_is_a_chart_with_its_plans(server):
-    _, content = call(server, "POST", "/api/front", {"options": QUESTION})
+@pytest.mark.parametrize(
+    "fixed",
+    [{"tp": "1", "pp": "1", "cp": "1"}, pytest.param({}, marks=pytest.mark.slow)],
+    ids=["few", "all"],
+)
+def test_a_front_is_a_chart_with_its_plans(server, fixed):
+    _, content = call(server, "POST", "/api/front", {"options": QUESTION | fixed})
     found = json.loads(content.splitlines()[-1])
     assert found["chart"]["spec"]["layer"][0]["params"][0]["name"] == "brush"
     assert len(found["plans"]) == len(found["chart"]["spec"]["data"]["values"]) > 1

@@ -7,12 +7,17 @@ from meshwright.api import beside, plan
 from meshwright.view.parts import Picture
 
 
-@pytest.mark.slow
-def test_a_plan_on_a_wafer_has_its_map_and_its_links(tmp_path) -> None:
+@pytest.mark.parametrize(
+    "asked",
+    [{"on": "wafer-2x4", "global_batch": 8, "mbs": 1, "tp": 1, "recompute": "none"},
+     pytest.param({"on": "wafer-4x8", "global_batch": 32, "mbs": 4}, marks=pytest.mark.slow)],
+    ids=lambda asked: asked["on"],
+)  # fmt: skip
+def test_a_plan_on_a_wafer_has_its_map_and_its_links(tmp_path, asked) -> None:
     path = tmp_path / "wafer.html"
     found = plan(
-        "gpt2-medium", on="wafer-4x8", seq=1024, global_batch=32, pp=1, cp=1, mbs=4,
-        simulated=1, report=str(path),
+        "gpt2-medium", seq=1024, pp=1, cp=1,
+        simulated=1, report=str(path), **asked,
     )  # fmt: skip
     assert "data:image/svg+xml" in path.read_text("utf-8")
     placement, price = found.best.placement, found.best.estimate

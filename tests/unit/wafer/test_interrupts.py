@@ -7,17 +7,30 @@ from meshwright import api
 from meshwright.ask.questions import Plan as Question
 from meshwright.wafer import training
 
-QUESTION = {"model": "gpt2-355m", "on": "wafer-6x8", "seq": 1024, "global_batch": 48}
+LARGE = {"model": "gpt2-355m", "on": "wafer-6x8", "seq": 1024, "global_batch": 48}
+SMALL = {"model": "gpt2-355m", "on": "wafer-2x4", "seq": 1024, "global_batch": 8,
+         "tp": 1, "pp": 1, "cp": 1, "mbs": 1, "recompute": "none"}  # fmt: skip
+
+
+@pytest.fixture(
+    scope="module", params=[SMALL, pytest.param(LARGE, marks=pytest.mark.slow)],
+    ids=["small", "large"],
+)  # fmt: skip
+def question(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def whole(question):
+    return mw.plan(**question, simulated=0)
 
 
 def interrupt(*args, **kwargs):
     raise KeyboardInterrupt
 
 
-@pytest.mark.slow
-def test_the_best_so_far_is_placed_and_not_proven():
-    whole = mw.plan(**QUESTION, simulated=0)
-    found = api.plan.answer(Question.ask(QUESTION), api.Call(search=interrupt))
+def test_the_best_so_far_is_placed_and_not_proven(question, whole):
+    found = api.plan.answer(Question.ask(question), api.Call(search=interrupt))
     assert (whole.coverage.is_complete, found.coverage.is_complete) == (True, False)
     assert found.best.placement is not None
     assert found.best.simulated_s is None
@@ -25,17 +38,16 @@ def test_the_best_so_far_is_placed_and_not_proven():
     assert found.coverage.lower_bound_s <= whole.best.estimate.step_time_s * (1 + 1e-9)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("num_played", [0, 1])
-def test_a_simulation_that_is_interrupted_leaves_the_plan(monkeypatch, num_played):
-    whole, simulated, calls = mw.plan(**QUESTION, simulated=0), training._simulated, []
+def test_a_simulation_that_is_interrupted_leaves_the_plan(monkeypatch, question, whole, num_played):
+    simulated, calls = training._simulated, []
 
     def some(*args):
         calls.append(args)
         return simulated(*args) if len(calls) <= num_played else interrupt()
 
     monkeypatch.setattr(training, "_simulated", some)
-    found = mw.plan(**QUESTION, simulated=3)
+    found = mw.plan(**question, simulated=3)
     listed = [found.best, *found.runners_up]
     assert sum(entry.simulated_s is not None for entry in listed) == num_played
     assert {entry.text for entry in listed} == {
