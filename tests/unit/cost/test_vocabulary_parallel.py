@@ -87,7 +87,6 @@ def test_it_needs_stages_in_plain_order(problem, strategy, schedule):
     ]
 
 
-@pytest.mark.slow
 def test_it_is_searched_on_request_only():
     free = mw.plan("llama3-8b", on="64xH100", **DIMS)
     asked = mw.plan("llama3-8b", on="64xH100", vocab_parallel="on", schedule="1f1b", **DIMS)

@@ -18,7 +18,6 @@ def test_chips_without_an_array_take_the_roofline():
     assert found.gap < 1e-6
 
 
-@pytest.mark.slow
 def test_a_chip_with_an_array_fuses_and_stays_above_the_work_at_its_peak():
     machine = calibrated_system("8xSN10")
     peak = grid_of(machine.spec.chip, 0.0).flops_per_s
@@ -30,7 +29,6 @@ def test_a_chip_with_an_array_fuses_and_stays_above_the_work_at_its_peak():
     assert found.best.step_s >= found.lower_bound_s > 0.0
 
 
-@pytest.mark.slow
 def test_a_layer_on_eight_sn10_is_close_to_the_work_at_their_peak():
     """The published mapping reaches 85 % of the peak with its rules, where nothing has latency."""
     graph = gpt_layer(12288, 96, 128, 2048, repeats=96)

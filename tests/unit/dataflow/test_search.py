@@ -128,7 +128,6 @@ def test_a_graph_that_stands_once_is_cut_into_stages():
         assert max(plan.stage_s, plan.send_s) == max(stage.cost for stage in plan.stages)
 
 
-@pytest.mark.slow
 def test_a_model_with_tables_puts_them_beside_dense_layers():
     found = plan_graph(dlrm_a(), machine("128xA100"))
     assert found.best.degrees == (128, 1, 1)
@@ -144,7 +143,6 @@ def test_a_transform_sends_three_all_to_alls():
     assert kinds == [CollectiveKind.ALL_TO_ALL] * 3
 
 
-@pytest.mark.slow
 def test_a_factorisation_sends_its_messages():
     graph = hpl(4096, 1024, grid_columns=8, word_bytes=2.0)
     quiet = replace(graph, kernels=tuple(replace(k, messages=()) for k in graph.kernels))

@@ -156,7 +156,6 @@ def test_batches_lie_on_a_front_up_to_the_largest():
     assert partition("llama3-70b", "4xWSE-3", decode(plan.largest_batch)).fits
 
 
-@pytest.mark.slow
 def test_proposals_that_leave_the_model_as_it_is_come_first_the_cheapest_ahead():
     asked = decode(3000)
     plan = partition("llama3-70b", "8xWSE-3", asked)
@@ -307,7 +306,6 @@ def test_answers_are_data(fits):
     assert data["workload"]["kind"] == "decode"
 
 
-@pytest.mark.slow
 def test_the_largest_model_of_the_catalog_is_cut_too():
     model = load_model("kimi-k2")
     plan = partition(model, "64xWSE-3", decode())

@@ -132,7 +132,6 @@ def test_the_fewest_devices_of_a_chip_lead_the_answer(capsys):
 @pytest.mark.parametrize(
     ("within", "status", "label"), [("365d", 0, "IN TIME "), ("1h", 3, "LATE ")]
 )
-@pytest.mark.slow
 def test_stated_devices_are_in_time_or_late(capsys, within, status, label):
     assert main(["plan", *ASKED, "--on", "8xH100", "--within", within]) == status
     assert label in capsys.readouterr().out

@@ -63,7 +63,6 @@ def by_default(table):
     return on_demand(table).assigned
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", [by_default, descent, genetic], ids=lambda m: m.__name__)
 def test_methods_start_from_level_one_and_stay_above_the_bound(method, alone):
     table = SharedTable(alone)

@@ -38,7 +38,6 @@ def test_the_placement_of_a_plan_is_priced_as_the_plan(plan):
     assert same.best.placement.devices == plan.best.placement.devices
 
 
-@pytest.mark.slow
 def test_a_mirrored_placement_is_as_fast_on_mirrored_links(plan):
     devices = mirrored(plan.best.placement.devices)
     moved = place_on(plan, PlacementFile(devices, dict(plan.best.placement.shapes)))
