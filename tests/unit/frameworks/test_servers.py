@@ -41,6 +41,7 @@ def test_a_replica_has_its_degrees_and_its_share_of_the_sequences(plan, name):
     share = -(-plan.best.estimate.sequences_in_flight // plan.best.strategy.dp)
     assert plan.best.strategy.dp == 2
     assert found == ["4", "1", "4096", f"{share:.0f}"]
+    assert "--dtype" not in words  # trtllm-serve, commands/serve.py of 1.1, has no such option
     assert (
         "# replicas: 2; start this once for each, on 4 devices" in served(plan, name)[f"{name}.sh"]
     )

@@ -104,6 +104,7 @@ class Server(Framework):
             "memory_share": plan.memory_share,
             "quantization": "fp8" if precision.weight == "fp8" else None,
             "kv_cache": "fp8" if precision.kv_cache == "fp8" else "",
+            "precision": "",  # that of the checkpoint; trtllm-serve has no option for it
         }  # fmt: skip
 
     def options(self, plan: ServingPlan) -> Iterator[Words]:
