@@ -142,7 +142,6 @@ def test_a_plan_on_no_grid_is_its_stages_over_time(capsys, flat_file, tmp_path):
     assert sum(stage["by_task_s"].values()) == pytest.approx(stage["busy_s"])
 
 
-@pytest.mark.slow
 def test_a_placed_plan_has_a_pipeline_chart_too(plan_file, tmp_path):
     picture = tmp_path / "stages.svg"
     assert main(["simulate", str(plan_file), "--picture", str(picture)]) == 0
