@@ -157,13 +157,7 @@ def answer_types() -> tuple[type, ...]:
                 waiting += [
                     (name, module) for text in annotations(base) for name in WORD.findall(text)
                 ]
-    return tuple(sorted(found, key=lambda kind: (kind.__module__, place_in_module(kind))))
-
-
-def place_in_module(kind: type) -> int:
-    """Return the place of a class among the names of its module, in the order they are made in."""
-    names = list(vars(import_module(kind.__module__)))
-    return names.index(kind.__qualname__.partition(".")[0])
+    return tuple(sorted(found, key=lambda kind: (kind.__module__, inspect.getsourcelines(kind)[1])))
 
 
 @cache
@@ -203,14 +197,21 @@ def annotations(kind: type) -> Iterator[str]:
 
 
 def named_classes(name: str, module: ModuleType) -> Iterator[type]:
-    """Yield the classes of the package that a module means by a name; an alias may mean several."""
+    """Yield the classes of the package that a module means by a name; an alias may mean several.
+
+    A class that a call makes, not a class statement, is an alias of its fields and has no page.
+    """
     place = imported_from(module).get(name)
     waiting = [getattr(import_module(place) if place else module, name, None)]
     while waiting and not name.startswith("_"):
         found = waiting.pop()
         if isinstance(found, types.UnionType) or typing.get_origin(found) is not None:
             waiting += [typing.get_origin(found), *typing.get_args(found)]
-        elif inspect.isclass(found) and found.__module__.startswith(f"{PACKAGE}."):
+        elif (
+            inspect.isclass(found)
+            and found.__module__.startswith(f"{PACKAGE}.")
+            and found.__name__ not in defined_in(found.__module__)
+        ):
             yield found
 
 
