@@ -4,6 +4,7 @@ A law is tried on 25 drawn examples by day, and on 500 by night. A run ends with
 more CPU time than one should.
 """
 
+import os
 import time
 from collections.abc import Generator
 from contextlib import suppress
@@ -16,6 +17,8 @@ with suppress(ImportError):  # tests of frameworks and in a browser do without i
     settings.register_profile("meshwright", deadline=None, max_examples=25)
     settings.register_profile("nightly", deadline=None, max_examples=500)
     settings.load_profile("meshwright")
+
+os.environ.setdefault("COLUMNS", "100")  # screens are as wide under any terminal
 
 MOST_CPU_S = 2.0
 """Twice the second that a test may take: the first one of a process imports and compiles."""

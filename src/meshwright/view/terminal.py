@@ -45,6 +45,8 @@ LABEL = 10
 """Columns of the labels at the left."""
 BAR = 40
 """Columns of the longest bar."""
+LEAST_ROWS, ELLIPSIS = 5, "..."
+"""Rows that a table keeps on the first screen, and the mark of those that are left out."""
 MOST_BARS, MOST_SEGMENTS = 4, 5
 """Bars and segments on the first screen; the rest is joined."""
 MOST_POINTS = 12
@@ -56,7 +58,7 @@ GAP, FOLDED = 2, 12
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
 """Segments of a stacked bar, in turn."""
 MOODS = {"good": "bold green", "bad": "bold red", "": ""}
-NEVER, OF_NOTE, OF_BARS, OF_GAP = 0, 3, 7, 9
+NEVER, OF_NOTE, OF_ROWS, OF_BARS, OF_GAP = 0, 3, 7, 8, 9
 """Turn of a row to be left out where a screen is too long; the largest goes first."""
 
 
@@ -146,7 +148,21 @@ class _Row:
             joined = replace(self, least=SMALL_SHARE)
             if len(_bars_of(content, SMALL_SHARE)) < len(_bars_of(content, self.least)):
                 return OF_BARS, joined
+        if isinstance(content, Table) and len(content.rows) > LEAST_ROWS:
+            return OF_ROWS, replace(self, content=_without_last(content))
         return self.spare, None
+
+
+def _without_last(table: Table) -> Table:
+    """Return a table without its last row; a row at its end counts those that are left out."""
+    rows, told, at = list(table.rows), 0, min(1, len(table.head) - 1)
+    if rows[-1][0] == ELLIPSIS:
+        counted = rows.pop()
+        at = next(n for n, cell in enumerate(counted) if str(cell).endswith(" more"))
+        told = int(str(counted[at]).split()[0].replace(",", ""))
+    left: list[Cell] = [ELLIPSIS, *[None] * (len(table.head) - 1)]
+    left[at] = f"{told + 1} more"
+    return replace(table, rows=[*rows[:-1], left])
 
 
 def _rows(page: Page, *, detail: bool, after: str) -> Iterator[_Row]:

@@ -45,7 +45,7 @@ def test_data_has_the_parts_of_the_step_and_the_layout_of_each_kernel(capsys):
 
 def test_training_takes_an_optimizer_and_degrees_can_be_fixed(capsys):
     words = ("llama3-8b", "--on", "8xA100", "--passes", "64", "--training")
-    status, out = told(capsys, *words, "--tp", "2,4", "--dp", "2", "--seq", "2k")
+    status, out = told(capsys, *words, "--tp", "2,4", "--dp", "2", "--seq", "2k", "--detail")
     assert status == 0
     assert "gradient sums" in out.out
     assert "dp2" in out.out.splitlines()[1] + out.out.splitlines()[2]
