@@ -142,7 +142,7 @@ def documents(found: Validation, stem: str) -> dict[str, str]:
         if rows:
             part, asked = replace(found, predictions=rows), [entry.row for entry in rows]
             unnamed = part
-            if rows is found.trained:
+            if name == stem:
                 unnamed = replace(
                     part, predictions=tuple(predict(asked, found.calibration, is_named=False))
                 )

@@ -40,6 +40,10 @@ def markdown_table(
         yield "| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |"
 
 
+MOST_LETTERS = 150_000
+"""Size of the largest picture beside a document; a report draws larger ones."""
+
+
 @dataclass
 class _Document:
     """Lines of a document, and the pictures that it shows."""
@@ -87,6 +91,9 @@ class _Document:
 
     def picture(self, key: str, part: Chart | Picture, svg: str) -> Iterator[str]:
         """Yield the place of a picture, which goes into a file of its own."""
+        if len(svg) > MOST_LETTERS:
+            yield f"{part.title}: {part.says} (drawn in the report).\n"
+            return
         number = sum(name.startswith(f"{self.stem}_{key}") for name in self.files) + 1
         name = f"{self.stem}_{key}{number if number > 1 else ''}.svg"
         self.files[name] = svg

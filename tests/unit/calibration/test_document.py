@@ -17,7 +17,7 @@ from meshwright.calibration.picture import (
 from meshwright.calibration.prediction import predict
 from meshwright.calibration.rows import SystemFields, published
 from meshwright.calibration.validation import Validation
-from meshwright.calibration.view import Others, validation_page
+from meshwright.calibration.view import Others, documents, validation_page
 from meshwright.catalog.calibration import ErrorRecord, GroupRecord
 from meshwright.view.markdown import markdown_of
 from meshwright.view.svg import svg_of
@@ -137,3 +137,13 @@ def test_held_intervals_of_each_source_beside_what_is_meant():
     spec = coverage_spec(groups)
     assert [value["label"] for value in spec["data"]["values"]] == ["b (2)", "a (2)"]
     assert spec["layer"][-1]["encoding"]["x"]["datum"] == pytest.approx(80.0)
+
+
+def test_a_document_prices_its_rows_without_their_framework_too(rows):
+    found = Validation(tuple(predict(rows, "calibrated")), "calibrated")
+    told = documents(found, "found")["found.md"].splitlines()
+    named, unnamed = (
+        next(line for line in told if line.startswith(f"| {name} |"))
+        for name in ("calibrated", "calibrated, framework not named")
+    )
+    assert named.split("|")[2:] != unnamed.split("|")[2:]
