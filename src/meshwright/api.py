@@ -893,7 +893,10 @@ def partition(asked: ask.Partition, call: Call) -> PartitionPlan:
         reading.done()
     cut = _measured_layers if asked.layers else _layers_of_model
     found = cut(reading, asked, call)
-    if asked.picture is not None and found.stages:
+    if asked.picture is not None and not found.stages:
+        told = "--picture: no stage fits, so there is no picture"
+        return replace(found, warnings=(*found.warnings, told))
+    if asked.picture is not None:
         from meshwright.base.files import write_whole
         from meshwright.view.svg import chart_svg
 

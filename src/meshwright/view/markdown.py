@@ -34,8 +34,15 @@ def markdown_table(
         None: all columns are aligned as the reader's program does.
     """
     left = len(head) if words is None else words
+    yield from _rows(head, ["---"] * left + ["---:"] * (len(head) - left), rows)
+
+
+def _rows(
+    head: Sequence[str], marks: Sequence[str], rows: Iterable[Sequence[object]]
+) -> Iterator[str]:
+    """Yield a table under the alignment marks of its columns."""
     yield f"| {' | '.join(head)} |"
-    yield "|" + "---|" * left + "---:|" * (len(head) - left)
+    yield f"|{'|'.join(marks)}|"
     for row in rows:
         yield "| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |"
 
@@ -105,10 +112,8 @@ def _table(table: Table) -> Iterator[str]:
     if table.caption:
         yield f"{table.caption}:\n"
     names = [name.removesuffix(">") for name in table.head]
-    yield f"| {' | '.join(names)} |"
-    yield "|" + "".join("---:|" if name.endswith(">") else "---|" for name in table.head)
-    for row in table.rows:
-        yield "| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |"
+    marks = ["---:" if name.endswith(">") else "---" for name in table.head]
+    yield from _rows(names, marks, table.rows)
     yield ""
 
 

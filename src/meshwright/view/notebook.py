@@ -34,21 +34,14 @@ def plot_of(page: Page, name: str) -> AltairChart:
     return figure(chart_of(page, name))
 
 
-def figure(chart: Chart | None, why_none: str = "") -> AltairChart:
+def figure(chart: Chart) -> AltairChart:
     """Return a chart of a report as a chart of Altair.
-
-    Parameters
-    ----------
-    why_none
-        Reason where there is no chart.
 
     Raises
     ------
     UnsupportedError
-        There is nothing to draw, or Altair is not installed.
+        Altair is not installed.
     """
-    if chart is None:
-        raise UnsupportedError(f"there is nothing to draw: {why_none}")
     try:
         import altair
     except ImportError:

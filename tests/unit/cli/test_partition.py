@@ -90,9 +90,11 @@ def test_fewer_weights_do_not_help_a_stage_of_more_devices_than_there_are(capsys
 def test_a_picture_is_drawn(capsys, tmp_path, layers):
     for number, words in enumerate((FOUR_WAFERS, ["--layers", layers, "--capacity", "220MB"], LPU)):
         path = tmp_path / f"{number}.svg"
-        printed(capsys, 3 if words is LPU else 0, [*words, "--picture", str(path)])
-        if words is LPU:  # nothing fits, so there is nothing to draw
+        asked = [*words, "--picture", str(path)]
+        shown = printed(capsys, 3 if words is LPU else 0, [*asked, "--json"])
+        if words is LPU:  # nothing fits, so there is nothing to draw, which is said
             assert not path.exists()
+            assert "--picture: no stage fits" in json.loads(shown)["warnings"][-1]
             continue
         texts = list(ElementTree.parse(path).getroot().itertext())
         rows = [text for text in texts if re.match(r"\d+(-\d+)?: ", text)]
