@@ -895,7 +895,7 @@ def partition(asked: ask.Partition, call: Call) -> PartitionPlan:
     found = cut(reading, asked, call)
     if asked.picture is not None and not found.stages:
         told = "--picture: no stage fits, so there is no picture"
-        return replace(found, warnings=(*found.warnings, told))
+        return replace(found, warnings=(told, *found.warnings))
     if asked.picture is not None:
         from meshwright.base.files import write_whole
         from meshwright.view.svg import chart_svg

@@ -94,7 +94,7 @@ def test_a_picture_is_drawn(capsys, tmp_path, layers):
         shown = printed(capsys, 3 if words is LPU else 0, [*asked, "--json"])
         if words is LPU:  # nothing fits, so there is nothing to draw, which is said
             assert not path.exists()
-            assert "--picture: no stage fits" in json.loads(shown)["warnings"][-1]
+            assert "--picture: no stage fits" in json.loads(shown)["warnings"][0]
             continue
         texts = list(ElementTree.parse(path).getroot().itertext())
         rows = [text for text in texts if re.match(r"\d+(-\d+)?: ", text)]
