@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     import inspect
 
     from meshwright.ask.declared import Declared
+    from meshwright.base.records import Shown
     from meshwright.calibration.fit.report import Fitted
-    from meshwright.calibration.kernel_validation import KernelValidation
-    from meshwright.calibration.kernels import Timings
     from meshwright.calibration.rows import Row
     from meshwright.calibration.validation import Validation
     from meshwright.dataflow.answer import GraphAnswer
@@ -1111,7 +1110,7 @@ def sweep(asked: ask.Sweep, call: Call) -> SweepAnswer:
 
 @verb(ask.Validate)
 @reported
-def validate(asked: ask.Validate, call: Call) -> Validation | KernelValidation:
+def validate(asked: ask.Validate, call: Call) -> Validation | Shown:
     """Return predictions of measured rows, published or your own."""
     if asked.kernels:
         return _validated_kernels(asked, call)
@@ -1138,31 +1137,32 @@ def validate(asked: ask.Validate, call: Call) -> Validation | KernelValidation:
     return found
 
 
-def _validated_kernels(asked: Any, call: Call) -> KernelValidation:
+def _validated_kernels(asked: ask.Validate, call: Call) -> Shown:
     """Return the comparison of the curves of single kernels with measured times."""
     from meshwright.base.files import write_all
     from meshwright.base.registry import version
-    from meshwright.calibration.kernel_validation import kernel_validation
     from meshwright.catalog.calibration import DEFAULT as STEPS
-    from meshwright.catalog.kernels import DEFAULT, load_curves
 
-    curves = load_curves(DEFAULT if asked.calibration == STEPS else asked.calibration)
-    found = kernel_validation(_timings(asked.measurements), curves)
+    curves = None if asked.calibration == STEPS else asked.calibration
+    found: Any = _of_kernels("validate")(asked.measurements, curves)
     found = replace(found, version=version(), command=call.command)
     if asked.document is not None:
         from meshwright.view.markdown import markdown_of
-        from meshwright.view.registry import page_of
 
-        files = markdown_of(page_of(found), asked.document.stem)
+        files = markdown_of(found.page(), asked.document.stem)
         write_all(asked.document.parent, files, force=asked.force)
-    return found
+    return cast("Shown", found)
 
 
-def _timings(path: str | None) -> Sequence[Timings]:
-    """Return the times of kernels in a file; the published ones where none is named."""
-    from meshwright.calibration.kernel_rows import published_timings, read_timings
+def _of_kernels(verb: str) -> Callable[..., Any]:
+    """Return the function of a verb for single kernels, which another distribution holds."""
+    from meshwright.base.registry import load_entry_points
 
-    return published_timings() if path is None else read_timings(Path(path))
+    found: dict[str, Callable[..., Any]] = load_entry_points("kernels")
+    if verb not in found:
+        message = "curves of single kernels, which no price reads, are a distribution of their own"
+        raise SpecError(Fault("--kernels", message, "pip install meshwright-papers"))
+    return found[verb]
 
 
 def _rows(path: str | None) -> Sequence[Row]:
@@ -1186,9 +1186,7 @@ def calibrate(asked: ask.Calibrate, call: Call) -> Fitted:
     name = "calibrated" if asked.out is None else asked.out.stem
     command = " ".join(filter(None, ("meshwright calibrate", asked.file)))
     if asked.kernels:
-        from meshwright.calibration.fit.kernels import fitted_kernels
-
-        found = fitted_kernels(_timings(asked.file), name, f"{command} --kernels")
+        found = cast("Fitted", _of_kernels("calibrate")(asked.file, name, f"{command} --kernels"))
     else:
         rows = [row for row in _rows(asked.file) if asked.file or not is_frozen(row)]
         found = fitted(rows, name, command, CALIBRATED if asked.file else UNCALIBRATED)

@@ -8,6 +8,7 @@ import jsonschema
 import pytest
 from sampled import one_in
 
+from meshwright.base.registry import load_entry_points
 from meshwright.catalog.answer_file import FORMAT, plain_data
 from meshwright.cli.main import main
 from meshwright.cli.show import SCHEMAS
@@ -16,6 +17,7 @@ from meshwright.measure.run import MeasuredMachine
 from meshwright.spec.measured import Machine, Timing
 from meshwright.view.schema import schema_of
 
+NAMES = (*SCHEMAS, *load_entry_points("schemas"))
 FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
 ON_GPUS = "--on 8xH100 --seq 1024 --global-batch 64"
 TRAIN = f"gpt2-medium {ON_GPUS}"
@@ -137,7 +139,7 @@ def schema(name):
     return json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
 
 
-@pytest.mark.parametrize("name", SCHEMAS)
+@pytest.mark.parametrize("name", NAMES)
 def test_published_schemas_are_those_of_this_version(name, capsys):
     assert main(["show", "schema", name]) == 0
     text = capsys.readouterr().out
@@ -148,8 +150,8 @@ def test_published_schemas_are_those_of_this_version(name, capsys):
 
 
 def test_every_schema_is_published_and_tried():
-    assert {path.stem for path in FOLDER.iterdir()} == set(SCHEMAS)
-    assert {name for name, _ in PRINTED} | {"measurement"} == set(SCHEMAS)
+    assert {path.stem for path in FOLDER.iterdir()} == set(NAMES)
+    assert {name for name, _ in PRINTED} | {"measurement"} == set(NAMES)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from meshwright.ask.questions import COMMANDS
 TESTS = Path(__file__).parents[1]
 PACKAGE = TESTS.parent / "src" / "meshwright"
 CATALOG = PACKAGE / "catalog" / "data"
+KERNELS = TESTS.parent / "papers" / "src" / "meshwright_papers" / "kernels" / "data"
 ON = ("--seq", "1k", "--global-batch", "16")
 PLANS = {
     "plan.json": ("estimate", "gpt2-medium", "--on", "8xH100", *ON, "--pp", "2"),
@@ -184,7 +185,7 @@ def files(folder: Path) -> tuple[File, ...]:
     add("fit gpt2-medium --on 8xH100 --workload {}", ".yaml", WORKLOAD)
     add("partition --layers {} --on 2xGroq-LPU", ".yaml", LAYERS)
     add("partition --layers {} --on 2xGroq-LPU", ".csv", TABLE)
-    for path in sorted((PACKAGE / "calibration" / "data" / "kernels").glob("*.csv.gz")):
+    for path in sorted(KERNELS.glob("*.csv.gz")):
         table = b"".join(gzip.decompress(path.read_bytes()).splitlines(keepends=True)[:8])
         add("validate --kernels --measurements {}", ".csv", table)
         add("validate --kernels --measurements {}", ".gz", gzip.compress(table, mtime=0))

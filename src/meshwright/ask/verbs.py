@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, Protocol, overload
 
 if TYPE_CHECKING:
-    from meshwright.calibration.kernel_validation import KernelValidation
+    from meshwright.base.records import Shown
     from meshwright.calibration.validation import Validation
     from meshwright.dataflow.answer import GraphAnswer
     from meshwright.dataflow.linpack import GridRuns
@@ -78,6 +78,6 @@ class ValidateVerb(Protocol):
     """``mw.validate``."""
 
     @overload
-    def __call__(self, *, kernels: Literal[True], **options: object) -> KernelValidation: ...
+    def __call__(self, *, kernels: Literal[True], **options: object) -> Shown: ...
     @overload
     def __call__(self, **options: object) -> Validation: ...

@@ -52,10 +52,10 @@ def import_siblings(package: ModuleType, group: str = "") -> None:
         load_entry_points(group)
 
 
-def load_entry_points(group: str) -> None:
-    """Import the modules that other packages name in the entry points ``meshwright.<group>``."""
-    for entry in _installed_entries().select(group=f"meshwright.{group}"):
-        entry.load()
+def load_entry_points(group: str) -> dict[str, Any]:
+    """Return the objects that packages name in the entry points ``meshwright.<group>``."""
+    entries = _installed_entries().select(group=f"meshwright.{group}")
+    return {entry.name: entry.load() for entry in entries}
 
 
 @cache

@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -26,6 +25,7 @@ from pydantic import (
 )
 
 from meshwright.base.errors import Fault, MeshwrightError, SpecError, nearest
+from meshwright.base.registry import load_entry_points
 from meshwright.catalog.files import read_json, shown
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_chip, load_system
@@ -436,8 +436,8 @@ def _in_words_of_a_source(entry: Mapping[str, Any], index: int) -> Row | list[Fa
     """
     if entry.keys() <= Row.model_fields.keys():
         return None
-    for point in entry_points(group="meshwright.row_readers"):
-        read: Row | list[Fault] | None = point.load()(entry, index)
+    for reader in load_entry_points("row_readers").values():
+        read: Row | list[Fault] | None = reader(entry, index)
         if read is not None:
             return read
     return None

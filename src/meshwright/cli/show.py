@@ -34,7 +34,6 @@ SCHEMAS = {
     "graph": ("dataflow.answer", "GraphSummary"),
     "sweep": ("sweep.answer", "SweepAnswer"),
     "validation": ("calibration.validation", "Validation"),
-    "kernel-validation": ("calibration.kernel_validation", "KernelValidation"),
     "calibration": ("calibration.fit.report", "FittedRecord"),
     "measurement": ("measure.run", "MeasuredMachine"),
     "collectives": ("show.networks", "Collectives"),
@@ -42,7 +41,8 @@ SCHEMAS = {
     "walk": ("show.walks.walk", "Walk"),
     "failure": ("show.failure", "Failure"),
 }
-"""Module and name of the record of each answer, by schema."""
+"""Module and name of the record of each answer, by schema; other distributions add theirs in the
+entry points ``meshwright.schemas``."""
 
 
 def show_model(args: Any) -> int:
@@ -146,15 +146,21 @@ def show_schema(args: Any) -> int:
     """Print the JSON Schema of an answer, or the names of all."""
     from importlib import import_module
 
+    from meshwright.base.registry import load_entry_points
     from meshwright.view.schema import schema_of
 
+    others = load_entry_points("schemas")
+    names = [*SCHEMAS, *others]
     if args.schema is None:
-        show(SCHEMAS, list(SCHEMAS), args.json)
+        show(names, names, args.json)
         return 0
-    if args.schema not in SCHEMAS:
-        raise UnknownNameError("schema", args.schema, SCHEMAS)
-    module, kind = SCHEMAS[args.schema]
-    record = getattr(import_module(f"meshwright.{module}"), kind)
+    if args.schema in SCHEMAS:
+        module, kind = SCHEMAS[args.schema]
+        record = getattr(import_module(f"meshwright.{module}"), kind)
+    elif args.schema in others:
+        record = others[args.schema]
+    else:
+        raise UnknownNameError("schema", args.schema, names)
     show((), schema_of(record, args.schema), as_json=True)
     return 0
 

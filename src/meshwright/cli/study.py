@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 ALL = "all"
-GROUP = "meshwright.studies"
 
 
 class StudyResult(Protocol):
@@ -41,18 +40,18 @@ class Collection(Protocol):
 
 def study(args: Any) -> int:
     """Print a study, or the list of them; with ``--out`` write its files."""
-    from importlib.metadata import entry_points
     from pathlib import Path
 
     from meshwright.base.errors import Fault, SpecError, UnknownNameError
     from meshwright.base.files import write_all
+    from meshwright.base.registry import load_entry_points
     from meshwright.cli.main import show
     from meshwright.view.svg import check_drawable
 
     folder = None if args.out is None else Path(args.out)
     if folder is not None and folder.exists() and not folder.is_dir():
         raise SpecError(Fault("--out", f"{args.out!r} is a file", "name a folder"))
-    collections: list[Collection] = [entry.load() for entry in entry_points(group=GROUP)]
+    collections: list[Collection] = list(load_entry_points("studies").values())
     if not collections:
         fix = "they are a distribution of their own: pip install meshwright-papers"
         raise SpecError(Fault("study", "no studies are installed", fix))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
 from meshwright.ask import questions as ask
@@ -20,6 +18,7 @@ from meshwright.base.errors import (
     UnlawfulError,
     nearest,
 )
+from meshwright.base.registry import load_entry_points
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.frameworks import load_framework
 from meshwright.catalog.models import load_model
@@ -171,19 +170,9 @@ def answer_graph(point: Point) -> Result:
     }
 
 
-@cache
-def _peer_models() -> Mapping[str, Callable[[DataflowGraph, SystemSpec, int], float | None]]:
-    """Return the models of other authors by name, from the entry point group.
-
-    The group is ``meshwright.peer_models``. A model returns the passes per second of a graph on a
-    system for a number of passes; None where its rules are not defined.
-    """
-    return {entry.name: entry.load() for entry in entry_points(group="meshwright.peer_models")}
-
-
 def _peer_passes_per_s(graph: DataflowGraph, system: SystemSpec, num_passes: int) -> float | None:
     """Return the passes per second by the rules of DFModel; None where they are not installed."""
-    model = _peer_models().get("dfmodel")
+    model = load_entry_points("peer_models").get("dfmodel")
     return None if model is None else model(graph, system, num_passes)
 
 
@@ -263,7 +252,7 @@ def _result_faults(sweep: SweepSpec) -> list[Fault]:
     return faults + [
         Fault(place, f"{name!r} follows a peer's rules", "pip install meshwright-papers")
         for place, name in dict.fromkeys(asked)
-        if name == PEER and name in values and not _peer_models()
+        if name == PEER and name in values and not load_entry_points("peer_models")
     ]
 
 

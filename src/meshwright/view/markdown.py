@@ -41,10 +41,9 @@ def _rows(
     head: Sequence[str], marks: Sequence[str], rows: Iterable[Sequence[object]]
 ) -> Iterator[str]:
     """Yield a table under the alignment marks of its columns."""
-    yield f"| {' | '.join(head)} |"
-    yield f"|{'|'.join(marks)}|"
-    for row in rows:
-        yield "| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |"
+    for row in (head, None, *rows):
+        cells = [str(cell).replace("|", "\\|") for cell in row or ()]
+        yield f"| {' | '.join(cells)} |" if row is not None else f"|{'|'.join(marks)}|"
 
 
 MOST_LETTERS = 150_000

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from report_pages import EVIL, charts_of, check_names_are_text, check_page, parts_of, values_of
 
-from meshwright.api import validate
 from meshwright.calibration.errors import errors_of
 from meshwright.calibration.picture import per_chip
 from meshwright.calibration.rows import published
@@ -70,14 +69,3 @@ def test_names_are_text(found) -> None:
     evil = replace(first, row=first.row.model_copy(update={"id": EVIL}))
     changed = replace(plain, command=EVIL, predictions=(evil, *found.predictions[1:]))
     check_names_are_text(plain.page(), changed.page())
-
-
-@pytest.mark.slow
-def test_curves_of_kernels_have_a_page(tmp_path) -> None:
-    path = tmp_path / "kernels.html"
-    curves = validate(kernels=True, report=str(path))
-    page = curves.page()
-    check_page(page)
-    bars = values_of(charts_of(page)["Median error of each kernel and chip (rows)"])
-    assert len(bars) == len(curves.by_chip)
-    assert "<!DOCTYPE html>" in path.read_text("utf-8")

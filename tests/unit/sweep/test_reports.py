@@ -174,6 +174,6 @@ def test_a_result_of_a_peer_needs_its_rules(monkeypatch):
     }  # fmt: skip
     sweep = SWEEP.model_copy(update=fields)
     assert checked(sweep)
-    monkeypatch.setattr(questions, "_peer_models", dict)
+    monkeypatch.setattr(questions, "load_entry_points", lambda group: {})
     with pytest.raises(SpecError, match="pip install meshwright-papers"):
         checked(sweep)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from meshwright.base.arrays import Num
-from meshwright.cost.kernels.attention import Heads
-from meshwright.cost.kernels.blend import blended
-from meshwright.spec.kernels import KernelDevice, LatentBlockCurve
+from meshwright_papers.kernels.curves import KernelDevice, LatentBlockCurve
+from meshwright_papers.kernels.formulas.attention import Heads
+from meshwright_papers.kernels.formulas.blend import blended
 
 HIDDEN, QUERY_RANK, LATENT, ROPE, PLAIN, VALUE = 7168.0, 1536.0, 512.0, 64.0, 128.0, 128.0
 """Sizes of DeepSeek-V3 (arXiv 2412.19437, section 4.2)."""

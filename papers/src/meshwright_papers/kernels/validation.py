@@ -11,8 +11,8 @@ import numpy as np
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import UnknownNameError
 from meshwright.base.records import Brief, Rows, Scalar, Shown
-from meshwright.calibration.kernels import Timings, groups_of, place_of, predicted_s
-from meshwright.catalog.kernels import KernelCurves
+from meshwright_papers.kernels.fitted import KernelCurves
+from meshwright_papers.kernels.timings import Timings, groups_of, place_of, predicted_s
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -15,7 +14,10 @@ import numpy as np
 from meshwright.base.arrays import BoolArray, FloatArray, joined
 from meshwright.base.errors import Fault, SpecError
 from meshwright.base.units import out_of_range
-from meshwright.calibration.kernels import (
+from meshwright.catalog.files import read_text, shown
+from meshwright.catalog.systems import find_chip
+from meshwright.spec.collective import CollectiveKind
+from meshwright_papers.kernels.timings import (
     EXPERT_TYPES,
     KERNELS,
     TYPES,
@@ -23,11 +25,8 @@ from meshwright.calibration.kernels import (
     Timings,
     Words,
 )
-from meshwright.catalog.files import read_text, shown
-from meshwright.catalog.systems import find_chip
-from meshwright.spec.collective import CollectiveKind
 
-FOLDER = Path(__file__).parent / "data" / "kernels"
+FOLDER = Path(__file__).parent / "data"
 LATENCY = "latency_us"
 UNIT_S = 1e-6
 OR_ZERO = ("window_tokens", "exponent", "dispatch_sms", "gated", "held_back")
@@ -85,11 +84,6 @@ def published_timings() -> tuple[Timings, ...]:
     """Return the rows that the curves are fitted to and judged by, kernel by kernel."""
     files = sorted(FOLDER.glob("*.csv.gz"))
     return tuple(_by_kernel([timings for file in files for timings in read_timings(file)]))
-
-
-def is_held_back(shape: str) -> bool:
-    """Return whether a shape belongs to the quarter that no fit sees, on any chip."""
-    return zlib.crc32(f"17|{shape}".encode()) % 4 == 0
 
 
 def _raise(faults: list[Fault], path: Path) -> None:

@@ -8,9 +8,9 @@ from functools import reduce
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, Num, ceil_div, larger, smaller, where
-from meshwright.cost.kernels.blend import blended
-from meshwright.cost.kernels.gemm import CACHE_SHARE
-from meshwright.spec.kernels import ExpertsCurve, KernelDevice
+from meshwright_papers.kernels.curves import ExpertsCurve, KernelDevice
+from meshwright_papers.kernels.formulas.blend import blended
+from meshwright_papers.kernels.formulas.gemm import CACHE_SHARE
 
 TILE_ROWS = (16.0, 32.0, 64.0, 128.0)
 TILE_COLUMNS = 128.0

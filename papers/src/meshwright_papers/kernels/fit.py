@@ -10,12 +10,9 @@ from itertools import product
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.calibration.fit.report import Fitted
-from meshwright.calibration.kernel_validation import kernel_validation
-from meshwright.calibration.kernels import Place, Timings, groups_of, place_of, predicted_s
-from meshwright.catalog.answer_file import plain_data
-from meshwright.catalog.kernels import KernelCurves, Key
-from meshwright.spec.kernels import Curve, curve_type
+from meshwright_papers.kernels.curves import Curve, curve_type
+from meshwright_papers.kernels.fitted import KernelCurves, Key
+from meshwright_papers.kernels.timings import Place, Timings, groups_of, place_of, predicted_s
 
 SOFT = 0.1
 """Error of ln(predicted / measured) beyond which it counts by its size, not its square."""
@@ -117,11 +114,3 @@ def curves_text(curves: KernelCurves, name: str, command: str) -> str:
                 numbers = ", ".join(f"{key}: {value:.4g}" for key, value in curve.numbers.items())
                 lines.append(f"      {chip}: {{{numbers}}}")
     return "\n".join(lines) + "\n"
-
-
-def fitted_kernels(tables: Sequence[Timings], name: str, command: str) -> Fitted:
-    """Return fitted curves: their file, their errors for a reader, and data for a program."""
-    curves = fit_kernels(tables)
-    found = kernel_validation(tables, curves)
-    text = curves_text(curves, name, command)
-    return Fitted(text, plain_data(found))

@@ -10,14 +10,15 @@ from functools import cache
 from pathlib import Path
 
 from meshwright.base.errors import UnknownNameError
-from meshwright.catalog.files import data_path, load_file
+from meshwright.catalog.files import load_file, looks_like_path
 from meshwright.catalog.systems import load_chip
 from meshwright.spec.declaration import Declaration
-from meshwright.spec.kernels import Curve, curve_type, range_of
 from meshwright.spec.system import ChipSpec
+from meshwright_papers.kernels.curves import Curve, curve_type, range_of
 
 DEFAULT = "kernels"
-"""Name of the curves of the catalog."""
+"""Name of the fitted curves."""
+DATA = Path(__file__).parent / "data"
 Key = tuple[str, str]
 """A kernel and a variant of it."""
 
@@ -77,17 +78,19 @@ def mean_curve(curves: list[Curve]) -> Curve:
 
 @cache
 def load_curves(name_or_path: str = DEFAULT) -> KernelCurves:
-    """Return the curves of the catalog, or of a YAML file.
+    """Return the fitted curves, or those of a YAML file.
 
     Raises
     ------
-    SpecError
-        With all faults of the file.
+    SpecError, UnknownNameError
+        With all faults of the file; there are no curves of this name.
     """
-    return _read(data_path("kernels", "kernel curves", name_or_path))
-
-
-def _read(path: Path) -> KernelCurves:
+    if looks_like_path(name_or_path):
+        path = Path(name_or_path)
+    elif name_or_path == DEFAULT:
+        path = DATA / f"{DEFAULT}.yaml"
+    else:
+        raise UnknownNameError("kernel curves", name_or_path, [DEFAULT])
     file = load_file(_CurvesFile, path)
     return KernelCurves({
         (kernel, variant): {

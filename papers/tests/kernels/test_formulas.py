@@ -8,27 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.catalog.systems import load_chip
-from meshwright.cost.kernels.attention import (
-    context_s,
-    decode_s,
-    plain_heads,
-    scores_of,
-    share_of_dim,
-)
-from meshwright.cost.kernels.blend import blended
-from meshwright.cost.kernels.elementwise import elementwise_s
-from meshwright.cost.kernels.experts import (
-    ExpertShape,
-    ExpertWords,
-    experts_s,
-    load_factor,
-    loads_of,
-)
-from meshwright.cost.kernels.gemm import gemm_s
-from meshwright.cost.kernels.latent import expanded_heads, latent_heads
-from meshwright.cost.kernels.library_collectives import dispatch_s, library_collective_s
 from meshwright.spec.collective import CollectiveKind
-from meshwright.spec.kernels import (
+from meshwright_papers.kernels.curves import (
     CollectiveCurve,
     ContextCurve,
     DecodeCurve,
@@ -39,6 +20,25 @@ from meshwright.spec.kernels import (
     NarrowGemmCurve,
     kernel_device,
 )
+from meshwright_papers.kernels.formulas.attention import (
+    context_s,
+    decode_s,
+    plain_heads,
+    scores_of,
+    share_of_dim,
+)
+from meshwright_papers.kernels.formulas.blend import blended
+from meshwright_papers.kernels.formulas.elementwise import elementwise_s
+from meshwright_papers.kernels.formulas.experts import (
+    ExpertShape,
+    ExpertWords,
+    experts_s,
+    load_factor,
+    loads_of,
+)
+from meshwright_papers.kernels.formulas.gemm import gemm_s
+from meshwright_papers.kernels.formulas.latent import expanded_heads, latent_heads
+from meshwright_papers.kernels.formulas.library_collectives import dispatch_s, library_collective_s
 
 H100 = kernel_device(load_chip("H100"))
 PEAK = H100.peak_flops_per_s("bf16")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from meshwright.base.arrays import Num, larger, smaller, where
-from meshwright.cost.kernels.blend import blended
 from meshwright.spec.collective import CollectiveKind
-from meshwright.spec.kernels import CollectiveCurve, DispatchCurve
+from meshwright_papers.kernels.curves import CollectiveCurve, DispatchCurve
+from meshwright_papers.kernels.formulas.blend import blended
 
 
 def library_collective_s(

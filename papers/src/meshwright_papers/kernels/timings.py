@@ -9,23 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray, Num, take_rows
-from meshwright.catalog.kernels import KernelCurves
 from meshwright.catalog.systems import load_chip, load_system
-from meshwright.cost.kernels.attention import context_s, decode_s, plain_heads
-from meshwright.cost.kernels.elementwise import elementwise_s
-from meshwright.cost.kernels.experts import ExpertShape, ExpertWords, experts_s
-from meshwright.cost.kernels.gemm import gemm_s
-from meshwright.cost.kernels.latent import (
-    ProductTime,
-    absorbed_s,
-    expanded_heads,
-    latent_block_s,
-    latent_heads,
-    projections_s,
-)
-from meshwright.cost.kernels.library_collectives import dispatch_s, library_collective_s
 from meshwright.spec.collective import CollectiveKind
-from meshwright.spec.kernels import (
+from meshwright.spec.system import ChipSpec, DType
+from meshwright_papers.kernels.curves import (
     CollectiveCurve,
     ContextCurve,
     Curve,
@@ -38,7 +25,20 @@ from meshwright.spec.kernels import (
     LatentBlockCurve,
     kernel_device,
 )
-from meshwright.spec.system import ChipSpec, DType
+from meshwright_papers.kernels.fitted import KernelCurves
+from meshwright_papers.kernels.formulas.attention import context_s, decode_s, plain_heads
+from meshwright_papers.kernels.formulas.elementwise import elementwise_s
+from meshwright_papers.kernels.formulas.experts import ExpertShape, ExpertWords, experts_s
+from meshwright_papers.kernels.formulas.gemm import gemm_s
+from meshwright_papers.kernels.formulas.latent import (
+    ProductTime,
+    absorbed_s,
+    expanded_heads,
+    latent_block_s,
+    latent_heads,
+    projections_s,
+)
+from meshwright_papers.kernels.formulas.library_collectives import dispatch_s, library_collective_s
 
 Words = NDArray[np.str_]
 DEFAULT_LINK = 63e9

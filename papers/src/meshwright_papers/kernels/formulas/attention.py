@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.base.arrays import Num, ceil_div, larger, smaller, where
-from meshwright.cost.kernels.blend import blended
-from meshwright.cost.kernels.gemm import CACHE_SHARE
-from meshwright.spec.kernels import ContextCurve, DecodeCurve, KernelDevice
+from meshwright_papers.kernels.curves import ContextCurve, DecodeCurve, KernelDevice
+from meshwright_papers.kernels.formulas.blend import blended
+from meshwright_papers.kernels.formulas.gemm import CACHE_SHARE
 
 EVEN_DIMS = (64.0, 128.0, 256.0)
 """Sizes of heads that kernels are written for."""

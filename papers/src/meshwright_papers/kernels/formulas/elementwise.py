@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from meshwright.base.arrays import Num, where
-from meshwright.cost.kernels.gemm import CACHE_SHARE
-from meshwright.spec.kernels import ElementwiseCurve, KernelDevice
+from meshwright_papers.kernels.curves import ElementwiseCurve, KernelDevice
+from meshwright_papers.kernels.formulas.gemm import CACHE_SHARE
 
 
 def elementwise_s(

@@ -7,8 +7,8 @@ from itertools import product
 from typing import NamedTuple
 
 from meshwright.base.arrays import Num, ceil_div, larger, smaller, where
-from meshwright.cost.kernels.blend import blended
-from meshwright.spec.kernels import GemmCurve, KernelDevice, NarrowGemmCurve
+from meshwright_papers.kernels.curves import GemmCurve, KernelDevice, NarrowGemmCurve
+from meshwright_papers.kernels.formulas.blend import blended
 
 Tile = tuple[float, float]
 
