@@ -86,9 +86,11 @@ def _tiles(found: GraphAnswer) -> Iterator[Tile]:
     yield _fit_tile(machine, TENSORS, best.held_bytes)
     drawn = total_w(best.power_w)
     if drawn is not None:
-        yield Tile("What power does it draw?", f"{format_si(drawn, 'W')}: {_power_text(best)}",
-                   rent_rate(machine.spec.chip, machine.spec.num_alive), "power", label="power",
-                   spare=1)  # fmt: skip
+        parts = f": {_power_text(best)}" if len(_known_w(best)) > 1 else ""
+        yield Tile("What power does it draw?", f"{format_si(drawn, 'W')}{parts}", "", "power",
+                   label="power", spare=1)  # fmt: skip
+    if rent := rent_rate(machine.spec.chip, machine.spec.num_alive):
+        yield Tile("What does it cost?", rent, label="rent", spare=1)
     yield Tile("What limits it?", largest(best.parts_s, best.step_s), "share of a step", "time",
                label="time", part=_step(best))  # fmt: skip
     if best.kernels:
@@ -114,8 +116,8 @@ def _tiles(found: GraphAnswer) -> Iterator[Tile]:
 def _searched(found: GraphAnswer) -> str:
     """Return the degrees that were priced, and the reasons against the others."""
     every = found.num_priced + sum(found.refused.values())
-    refused = ", ".join(f"{reason} {count}" for reason, count in found.refused.items())
-    return f"{found.num_priced} of {every} degrees priced" + (refused and f"; refused: {refused}")
+    refused = ", ".join(f"{count} {reason}" for reason, count in found.refused.items())
+    return f"{found.num_priced} of {every} splits priced" + (refused and f"; left out: {refused}")
 
 
 def _plan_text(best: BestGraphPlan) -> str:
@@ -266,10 +268,12 @@ def _memory(machine: CalibratedSystem, held: str, held_bytes: float) -> Whole:
 
 
 def _fit_tile(machine: CalibratedSystem, held: str, held_bytes: float) -> Tile:
+    part = _memory(machine, held, held_bytes)
+    assert part.capacity is not None
+    used = format_bytes(sum(part.parts.values()))
     return Tile(
-        "Does the fullest device hold it?",
-        f"{format_bytes(held_bytes)} of {format_bytes(machine.usable_bytes)}",
-        section="memory", mood="good", label="memory", part=_memory(machine, held, held_bytes),
+        "Does the fullest device hold it?", f"{used} of {format_bytes(part.capacity)}",
+        section="memory", mood="good", label="memory", part=part,
     )  # fmt: skip
 
 

@@ -30,20 +30,20 @@ from meshwright.view.registry import view
 from meshwright.view.words import counted, named_type, per_million_tokens, percent, rent_rate
 
 REMEDIES = {
-    "matmul_compute_s": "arithmetic: lower precision of the products, more devices",
-    "matmul_memory_s": "reading weights: a larger batch, narrower weights, more tp",
-    "attention_s": "attention over the cache: a narrower cache, shorter context, more devices",
-    "elementwise_s": "elementwise work: a fusing compiler",
-    "launch_s": "kernel launches: CUDA graphs",
-    "reduction_s": "sums over the cores of a chip: larger batches, fewer layers",
-    "tp_comm_s": "collectives of tp: less tp, faster links inside the host",
-    "cp_comm_s": "the ring of keys and values: less cp",
-    "ep_comm_s": "dispatch to experts: less ep, faster links between hosts",
-    "pp_comm_s": "sends between stages: less pp",
-    "host_s": "the server outside its kernels: larger batches, another server",
-    "draft_s": "passes of the draft: fewer drafted tokens, a smaller draft",
-    "wait_s": "waiting for the slowest stage: even stages, fewer groups",
-    "jitter_s": "the slowest of many devices: smaller replicas",
+    "matmul_compute_s": "arithmetic; shorter with lower precision of the products, more devices",
+    "matmul_memory_s": "reading weights; shorter with a larger batch, narrower weights, more tp",
+    "attention_s": "attention over the cache; shorter with a narrower cache, shorter context, more devices",
+    "elementwise_s": "elementwise work; shorter with a fusing compiler",
+    "launch_s": "kernel launches; shorter with CUDA graphs",
+    "reduction_s": "sums over the cores of a chip; shorter with larger batches, fewer layers",
+    "tp_comm_s": "collectives of tp; shorter with less tp, faster links inside the host",
+    "cp_comm_s": "the ring of keys and values; shorter with less cp",
+    "ep_comm_s": "dispatch to experts; shorter with less ep, faster links between hosts",
+    "pp_comm_s": "sends between stages; shorter with less pp",
+    "host_s": "the server outside its kernels; shorter with larger batches, another server",
+    "draft_s": "passes of the draft; shorter with fewer drafted tokens, a smaller draft",
+    "wait_s": "waiting for the slowest stage; shorter with even stages, fewer groups",
+    "jitter_s": "the slowest of many devices; shorter with smaller replicas",
 }
 """Remedies by the largest part of the time."""
 
@@ -122,14 +122,15 @@ def _tiles(plan: ServingPlan, memory: Whole, launch_command: str) -> Iterator[Ti
     yield Tile("What to launch?", launches_text(plan), launch_command, "launch", label="launches")
     if drafts := _drafts(plan):
         yield Tile("What do drafts gain?", drafts, "", "plan", label="drafts", spare=1)
-    held, room = format_bytes(price.memory_bytes), format_bytes(price.memory_capacity_bytes)
+    held, room = (f"{size / 2**30:,.1f}" for size in
+                  (price.memory_bytes, price.memory_capacity_bytes))  # fmt: skip
     stage = f", {price.fullest_stage} stage" if plan.best.strategy.pp > 1 else ""
-    yield Tile("Does it fit?", f"{held} of {room}{stage}", "", "memory",
+    yield Tile("Does it fit?", f"{held} of {room} GiB{stage}", "", "memory",
                "good" if price.fits else "bad", "memory", memory)  # fmt: skip
     yield Tile("What limits it?", largest(price.time_parts_s, price.latency_s),
                f"share of {latency}", "time", label=latency, part=_time(plan))  # fmt: skip
     part, seconds = max(price.time_parts_s.items(), key=lambda item: item[1])
-    yield Tile("What would help?", f"{seconds / price.latency_s:.0%} {REMEDIES[part]}", "", "time",
+    yield Tile("What would help?", f"{seconds / price.latency_s:.0%} is {REMEDIES[part]}", "", "time",
                label="limit", spare=2)  # fmt: skip
     if plan.doubled_latency_s:
         yield network_tile(plan.system, gains_of(plan.doubled_latency_s, price.latency_s))
@@ -420,7 +421,7 @@ def _tiles_of_workers(plan: DisaggregatedPlan, launch_command: str) -> Iterator[
         f"{format_number(best.requests_per_s)} requests/s",
         "time", "good", "FITS",
     )  # fmt: skip
-    yield Tile("Why not workers that do both?", verdict(plan), "", "others", label="against")
+    yield Tile("Why not workers that do both?", verdict(plan), "", "others", label="mixed")
     yield Tile("What does it cost?", per_million_tokens(best.cost_usd_per_million_tokens, None),
                rent_rate(plan.system.chip, best.num_devices_used), label="cost")  # fmt: skip
     for name, pool in _pools(best):
@@ -457,9 +458,8 @@ def verdict(plan: DisaggregatedPlan) -> str:
     times = f"TTFT {format_seconds(mixed.estimate.first_token_s or 0.0)}, TPOT "
     times += format_seconds(mixed.estimate.latency_s)
     other = f"{mixed.text} ({mixed.estimate.tokens_per_s:,.0f} tokens/s, {times})"
-    if ratio >= 1.0:
-        return f"{ratio - 1.0:+.0%} over workers that do both: {other}"
-    return f"{ratio - 1.0:+.0%}: workers that do both win: {other}"
+    more = f"{abs(ratio - 1.0):.0%} {'more' if ratio >= 1.0 else 'less'}"
+    return f"{more} throughput than workers that do both: {other}"
 
 
 def _pool(pool: WorkerPool) -> str:

@@ -25,12 +25,12 @@ def model_page(found: ShownModel) -> Page:
         subtitle=f"{found.name}  ({found.architecture})",
         tiles=list(_model_tiles(found)),
         sections=[
-            Section("layers", "Which layers has it?", [Table(
+            Section("layers", "Layers", [Table(
                 ("kind [#]", "layers [#]", "parameters of one [#]", "layer"),
                 [(place, kind["num_layers"], kind["num_params"], _described(kind))
                  for place, kind in enumerate(found.layers)])]),
-            Section("operators", "Which operators has it?", list(_operators(found))),
-            Section("counts", "How is it counted?",
+            Section("operators", "Operators", list(_operators(found))),
+            Section("counts", "Rules of the counts",
                     [*map(Text, found.conventions), Text(f"source: {found.source}")]),
         ],
     )  # fmt: skip
@@ -39,7 +39,7 @@ def model_page(found: ShownModel) -> Page:
 def _model_tiles(found: ShownModel) -> Iterator[Tile]:
     yield Tile("How many parameters?", _billions(found.num_params), label="params")
     if found.num_active_params != found.num_params:
-        yield Tile("How many for one token?", _billions(found.num_active_params), label="active")
+        yield Tile("How many parameters does one token use?", _billions(found.num_active_params), label="active")
     parts = ", ".join(f"{name} {size:,}" for name, size in found.params_by_part.items() if size)
     yield Tile("Where are they?", parts, label="parts")
     cache = (f"{found.kv_cache_bytes_per_token:,.0f} bytes per token, words of "
@@ -60,7 +60,7 @@ def _billions(count: int) -> str:
 
 
 def _operators(found: ShownModel) -> Iterator[Part]:
-    yield Text("FLOP of the forward pass for each token; of attention for each key that it sees.")
+    yield Text("Work of the forward pass per token; that of attention per token and key.")
     for place, operators in groupby(found.operators, lambda one: one.place):
         head = ("operator", "kind", "layers [#]", "parameters [#]", "FLOP/token>", "outputs")
         yield Table(head, [_operator_row(one) for one in operators], place)
@@ -121,10 +121,10 @@ def declared_page(found: Declared) -> Page:
         for key, one in found.sources.items()
     ]
     sections = (
-        Section("values", "What is declared?", [values]),
-        Section("sources", "Where does it come from?",
+        Section("values", "Values", [values]),
+        Section("sources", "Sources",
                 [Table(("source", "title", "where"), sources)] if sources else []),
-        Section("notes", "What else is known?", [Text(note) for note in found.notes]),
+        Section("notes", "Notes", [Text(note) for note in found.notes]),
     )  # fmt: skip
     network = [] if found.network is None else [
         Tile("What is its network?", network_text(found.network), label="network")
@@ -154,7 +154,7 @@ def software_page(found: Software) -> Page:
     ]
     sources = [Text(source.title) for source in found.sources]
     if sources:
-        sections.append(Section("sources", "Where does it come from?", sources))
+        sections.append(Section("sources", "Sources", sources))
     title = f"{found.name}: {found.why}" if found.why else found.name
     return Page(found.name, title, [], sections)
 
@@ -179,7 +179,7 @@ def collectives_page(found: Collectives) -> Page:
         tile = Tile("What does the group span?", group, label="group", part=spans)
     else:
         group = f"devices {', '.join(map(str, found.devices))}"
-        routed = "no block of the levels: messages are routed and played (simulated)"
+        routed = "fills no block of the levels: its messages are routed and simulated"
         tile = Tile("What does the group span?", routed, label="group")
     title = f"{found.system}: {group}, {format_bytes(found.num_bytes)} on each member"
     return Page(title, title, [tile], sections)
@@ -197,7 +197,7 @@ def topologies_page(found: Topologies) -> Page:
     title = (f"{found.num_devices} devices, the bisection in links of one direction "
              "(<= : a bound)")  # fmt: skip
     head = ("topology", "shape", "links [#]", "diameter [#]", "bisection>")
-    return Page(title, title, [], [Section("shapes", "Which shapes are there?",
+    return Page(title, title, [], [Section("shapes", "Shapes",
                                            [Table(head, rows)])])  # fmt: skip
 
 

@@ -144,12 +144,12 @@ def _model(price: Rates) -> str:
 def proof_text(plan: PartitionPlan) -> str:
     """Return the bounds."""
     proof = plan.proof
-    bound = f"all bytes over the room of a device: {proof.lower_bound:,}"
+    bound = f"{proof.lower_bound:,}, all bytes over the capacity of a device"
     if proof.weights_lower_bound != proof.lower_bound:
         bound += f" ({proof.weights_lower_bound:,} for the weights alone)"
-    text = f"no cut of whatever pieces needs fewer stages than {bound}"
+    text = f"no cut of any kind has fewer stages than {bound}"
     if proof.num_stages is not None:
-        text += f"; no contiguous cut of these layers fewer than {proof.num_stages} (greedy)"
+        text += f"; no contiguous cut of these layers has fewer than {proof.num_stages} (greedy)"
     return text
 
 
@@ -179,9 +179,9 @@ def _tiles(plan: PartitionPlan) -> Iterator[Tile]:
     least = plan.proof.num_stages
     yield Tile(
         "What is proved?",
-        "no layer order has a cut" if least is None else
+        "no contiguous cut exists" if least is None else
         f"no contiguous cut has fewer than {counted(least, 'stage')}",
-        f"no cut at all fewer than {counted(plan.proof.lower_bound, 'stage')}", "sure",
+        f"no cut of any kind has fewer than {counted(plan.proof.lower_bound, 'stage')}", "sure",
         label="proof", spare=2,
     )  # fmt: skip
 

@@ -22,7 +22,9 @@ EQUAL = 1e-9
 def with_unit(name: str, value: float) -> str:
     """Return a result with its unit, where it has one."""
     unit = QUANTITIES[name].unit
-    return f"{name} {format_si(value, '' if ' ' in unit else unit)}".rstrip()
+    if "/" in unit and " " not in unit:
+        unit = f" {unit}"  # a prefix belongs to the number: 774 k tokens/s
+    return f"{name} {format_si(value, '' if ' ' in unit.strip() else unit)}".rstrip()
 
 
 def text_of(objective: Objective) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from meshwright.base.units import format_si
 from meshwright.spec.sweep import Better, HeatMap, SweepSpec
@@ -101,7 +102,8 @@ def _tiles(
         if best is not None:
             quantity = QUANTITIES[name]
             yield Tile(f"Which point has the {quantity.best} {quantity.words}?",
-                       _with_unit(name, best), _point(sweep, best), "best")  # fmt: skip
+                       _with_unit(name, best), _point(sweep, best), "best",
+                       label="" if every else "best")  # fmt: skip
     for choice in every[:4]:
         asked = text_of(choice.objective) + (f", {choice.group}" if choice.group else "")
         shown = [_point(sweep, one) + (f" ({one['plan']})" if one.get("plan") else "")
@@ -120,7 +122,7 @@ def _tiles(
                   if isinstance(part, Chart) and part.table is not None), None)  # fmt: skip
     if sweep.heat_map is not None and drawn is not None:
         yield Tile("How does it vary?", drawn.title, drawn.says, "map", label="map",
-                   part=drawn.table)  # fmt: skip
+                   part=replace(drawn.table, caption=drawn.title))  # fmt: skip
     elif found:
         first = _points_table(sweep, found[:MOST_SHOWN], _shown(sweep, found))
         yield Tile("What is each point?", counted(len(found), "point"), section="points",

@@ -345,7 +345,8 @@ class Plan(Shown):
                 f"simplest within {PLAN_ERROR:.0%} of {fastest}, {format_seconds(self.fastest_s)}"
             )
         else:
-            why = "by its simulated step" if self.best.simulated_s else "since it starts"
+            is_close = self.best.simulated_s and ahead <= PLAN_ERROR
+            why = "by its simulated step" if is_close else "since a framework starts it"
             text = f"leads {why}; {fastest} takes {format_seconds(self.fastest_s)}"
         return text if is_proven else f"{text}; {least}"
 

@@ -114,7 +114,7 @@ def _led_by(first: Placed, leaders: Leaders) -> Leaders:
 
 def _named(space: SearchSpace, first: Placed, fastest: Candidate) -> tuple[str, ...]:
     """Return the note on a faster plan that starts nowhere."""
-    ahead = first.candidate.estimate.step_time_s / fastest.estimate.step_time_s - 1.0
+    ahead = 1.0 - fastest.estimate.step_time_s / first.candidate.estimate.step_time_s
     if first.candidate.text == fastest.text or ahead <= 0.0:
         return ()
     asked = space.problem.workload.software.framework

@@ -98,7 +98,7 @@ def launches_in_words(plan: Plan) -> str:
         others = [name for name in names if name != stated.partition("==")[0]]
         how = "".join(f", {switch} on" for switch in switches_in_words(plan))
         if stated.partition("==")[0] in WRITTEN and len(others) == len(names):
-            how += ", but no file can say it (export names why)"
+            how += ", but no file of it expresses the plan (export says why)"
         return f"with {stated}, as asked{how}" + (f"; also {', '.join(others)}" if others else "")
     text = f"with {', '.join(names)}" if names else "with no framework of the catalog"
     return f"{text}; no framework assumed (set --framework)"
@@ -271,7 +271,7 @@ def beside_in_words(best: Candidate, yours: Candidate) -> str:
     text = f"{yours.text}: {format_seconds(now_s)} a step"
     if not yours.estimate.fits:
         return f"{text}, does not fit"
-    return f"{text}; the plan is {now_s / best_s - 1.0:.1%} faster" if best_s < now_s else text
+    return f"{text}; the plan is {1.0 - best_s / now_s:.1%} faster" if best_s < now_s else text
 
 
 def memory_in_words(best: Candidate) -> str:

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import log2
 from typing import IO, TYPE_CHECKING
 
 from meshwright.base.units import printable
@@ -47,7 +48,7 @@ BAR = 40
 """Columns of the longest bar."""
 LEAST_ROWS, ELLIPSIS = 5, "..."
 """Rows that a table keeps on the first screen, and the mark of those that are left out."""
-MOST_BARS, MOST_SEGMENTS = 4, 5
+MOST_BARS, MOST_SEGMENTS = 4, 8
 """Bars and segments on the first screen; the rest is joined."""
 MOST_POINTS = 12
 """Rows of a plot of points or lines; the report has all."""
@@ -175,7 +176,7 @@ def _rows(page: Page, *, detail: bool, after: str) -> Iterator[_Row]:
     if page.warnings:
         left = len(page.warnings) - 1
         more = f" ({left} more with --detail)" if left and not detail else ""
-        yield _Row("warning", page.warnings[0] + more, "yellow", spare=1)
+        yield _Row("warning", page.warnings[0] + more, "yellow")
     if after:
         yield _Row("next", after, "bold")
 
@@ -185,7 +186,11 @@ def _tile(tile: Tile, *, is_first: bool) -> Iterator[_Row]:
     if isinstance(tile.part, Whole) and tile.part.capacity is not None:
         yield _Row(tile.label, tile.part, spare=tile.spare, head=tile.answer)
     elif tile.part is not None:
-        yield _Row(tile.label, tile.part, spare=tile.spare)
+        label = tile.label
+        if isinstance(tile.part, Table) and tile.part.caption:
+            yield _Row(label, tile.part.caption, spare=tile.spare)
+            label = ""
+        yield _Row(label, tile.part, spare=tile.spare)
         return
     else:
         yield _Row(tile.label, tile.answer, style, tile.spare)
@@ -382,7 +387,10 @@ def _bars(
 
 
 def _stacked(part: Whole, head: str, room: int, console: Console) -> RenderableType:
-    """Return one bar of segments within a capacity, and its segments in words."""
+    """Return one bar of segments within a capacity, and its segments in words.
+
+    Segments of at least 0.9 in the unit of the capacity are told without it: the head names it.
+    """
     from rich.console import Group
     from rich.text import Text as Words
 
@@ -394,6 +402,7 @@ def _stacked(part: Whole, head: str, room: int, console: Console) -> RenderableT
     if rest > least:
         entries.append(("other", rest))
     width = max(min(BAR, room - len(head) - 10), 10)
+    unit = 1024.0 ** (log2(part.capacity) // 10)
     bar, legend = _words(f"{head}  "), Words()
     block, filled, run = _block(console.encoding), 0, 0.0
     for index, (name, amount) in enumerate(entries):
@@ -402,8 +411,9 @@ def _stacked(part: Whole, head: str, room: int, console: Console) -> RenderableT
         cells = min(round(run / part.capacity * width), width) - filled
         bar.append(block * cells, style=colour)
         filled += cells
+        told_amount = f"{amount / unit:,.1f}" if amount >= 0.9 * unit else shown(amount, part.unit)
         legend.append(", " if index else "").append(_words(name, style=colour))
-        legend.append(f" {shown(amount, part.unit)}")
+        legend.append(f" {told_amount}")
     bar.append(("·" if block != "#" else ".") * (width - filled), style="dim")
     bar.append(f"  {used / part.capacity:.0%}", style="red" if used > part.capacity else "")
     return Group(bar, legend)

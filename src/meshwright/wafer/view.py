@@ -47,7 +47,7 @@ def _tiles(found: SimulatedPlan) -> Iterator[Tile]:
     yield Tile("How long is a step?", f"{format_seconds(step.step_time_s)} simulated", priced,
                "time", label="step")  # fmt: skip
     yield Tile("Which plan is it?", found.plan.best.text, label="plan")
-    yield Tile("How much was played?", f"{found.num_tasks:,} tasks of {step.num_micro_batches} of "
+    yield Tile("How much was simulated?", f"{found.num_tasks:,} tasks of {step.num_micro_batches} of "
                f"{price.num_micro_batches} micro-batches", label="played")  # fmt: skip
     yield Tile("What limits it?", largest(step.time_parts_s, step.step_time_s), section="time",
                label="time", part=_time(found))  # fmt: skip
@@ -84,7 +84,7 @@ def placed_page(found: PlacedPlan) -> Page:
         subtitle=f"{found.plan} on {found.system}, a grid of {'x'.join(map(str, found.grid))}",
         tiles=[
             Tile("Which blocks do the groups fill?", blocks or "one device", label="blocks"),
-            Tile("Which device has each rank?", ", ".join(map(str, found.devices)),
+            Tile("Which device runs each rank?", ", ".join(map(str, found.devices)),
                  label="devices"),
         ],
     )  # fmt: skip
@@ -120,7 +120,7 @@ def _times(found: Placements) -> Table:
     rows: list[tuple[str, ...]] = [
         ("simulated", *(format_seconds(one.simulated_s) for one in both)),
         ("contended", *(format_seconds(one.contended_s) for one in both)),
-        ("without sharing links", *(format_seconds(one.closed_form_s) for one in both)),
+        ("on private links", *(format_seconds(one.closed_form_s) for one in both)),
     ]
     rows += [(f"slowdown of {axis}", *(f"{one.slowdown.get(axis, 1.0):.2f} x" for one in both))
              for axis in axes]  # fmt: skip

@@ -170,7 +170,7 @@ def test_both_ways_are_compared_within_the_same_limits():
     ratio = found.best.tokens_per_s / mixed.best.estimate.tokens_per_s
     assert found.speedup == ratio
     text = " ".join(text_of(found.page(), detail=True).split())
-    winner = "over workers that do both" if ratio >= 1.0 else "workers that do both win"
+    winner = f"{'more' if ratio >= 1.0 else 'less'} throughput than workers that do both"
     assert winner in text
     assert f"{ratio - 1.0:+.0%}" in text
     assert "prefill and decode apart" in text

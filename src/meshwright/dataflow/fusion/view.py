@@ -105,7 +105,7 @@ def proof_lines(answer: FusionAnswer) -> Iterator[str]:
     """Yield the distance from the optimum, then the search behind it."""
     counts = answer.counts
     model = "by the closed-form model, not calibrated"
-    searched = [f"{counted(counts.num_ideals, 'ideal')}, "
+    searched = [f"searched: {counted(counts.num_ideals, 'order ideal')}, "
                 f"{counted(counts.num_steps, 'step')} between them"]  # fmt: skip
     if answer.kernel_by_kernel and counts.num_kept is None:
         yield f"one answer for each tile {model}"
@@ -117,12 +117,12 @@ def proof_lines(answer: FusionAnswer) -> Iterator[str]:
     if answer.sharding_gap >= SHOWN_GAP:
         yield f"split over tp: at most {answer.sharding_gap:.1%} from the best of all splits"
     if counts.num_kept is not None:
-        searched.insert(0, f"wide graph, bound by all orders of {counts.num_kept} of its "
+        searched.insert(0, f"wide graph: the bound covers all orders of {counts.num_kept} of its "
                         f"{answer.num_kernels} kernels")  # fmt: skip
     if counts.tiles_fused + counts.tiles_pruned + counts.tiles_refused > 1:
         searched.append(
-            f"of tiles of {' or '.join(answer.tiled_dims)} {counts.tiles_fused} fused, "
-            f"{counts.tiles_pruned} beyond their bound, {counts.tiles_refused} do not fit"
+            f"sizes of tiles of {' or '.join(answer.tiled_dims)}: {counts.tiles_fused} searched, "
+            f"{counts.tiles_pruned} pruned by a bound, {counts.tiles_refused} too large"
         )
     if searched:
         yield "; ".join(searched)

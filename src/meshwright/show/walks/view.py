@@ -57,8 +57,9 @@ def held_text(walk: Walk, frame: Frame) -> str:
     """Return the most that a member holds during a frame, and the most that one has sent."""
     held = max(frame.held_bytes[: walk.num_devices])
     return (
-        f"a device holds {format_bytes(held)} at most, {held / walk.alone_bytes:.0%} of "
-        f"{alone_text(walk)}; has sent {format_bytes(max(frame.sent_bytes[: walk.num_devices]))}"
+        f"A device holds at most {format_bytes(held)} ({held / walk.alone_bytes:.0%} of "
+        f"{alone_text(walk)}) and has sent "
+        f"{format_bytes(max(frame.sent_bytes[: walk.num_devices]))}"
     )
 
 
@@ -71,15 +72,15 @@ def _is_data_only(walk: Walk) -> bool:
     return all(tensor.role == "data" for tensor in walk.tensors)
 
 
-HEAD = ("collective", "tensor", "phase", "where", "dims", "layout", "full tensor>",
+HEAD = ("tensor", "collective", "phase", "where", "dims", "layout", "full tensor>",
         "sent by a device>")  # fmt: skip
 
 
 def cells_of(exchange: Exchange) -> tuple[str, ...]:
     """Return a row of the table of collectives, under ``HEAD``."""
     return (
-        exchange.kind,
         exchange.tensor,
+        exchange.kind,
         exchange.phase,
         exchange.where,
         exchange.dims,
@@ -119,7 +120,7 @@ def walk_page(walk: Walk, beside: Sequence[Walk] = (), command: str = "") -> Pag
         tiles=list(_tiles(walk)),
         sections=[
             Section("walk", "Step by step", [player]),
-            Section("sent", "What is communicated, and where", [sent]),
+            Section("sent", "Collectives", [sent]),
             *([Section("beside", "Side by side", [_side_by_side(walk, beside)])] if beside else []),
             Section(
                 "tensors",
@@ -186,13 +187,15 @@ def _tiles(walk: Walk) -> Iterator[Tile]:
             answer = f"{of_phase[0].kind} of {of_phase[0].tensor}"
         question = f"What is sent, {phase}?" if len(phases) > 1 else "What is sent?"
         answer = answer[:1].upper() + answer[1:]
-        yield Tile(question, answer, f"{format_bytes(sent)} by a device", "sent")
+        yield Tile(question, answer, f"{format_bytes(sent)} by a device", "sent",
+                   label=phase if len(phases) > 1 else "sent")  # fmt: skip
     most = walk.most_held_bytes
     yield Tile(
         "What does a device hold at most?",
         f"{format_bytes(most)}, {most / walk.alone_bytes:.0%} of {alone_text(walk)}",
         f"{alone_text(walk)}: {format_bytes(walk.alone_bytes)}",
         "walk",
+        label="held",
     )
     if _is_data_only(walk):
         return

@@ -12,6 +12,7 @@ from meshwright.view.drawn import ranked
 from meshwright.view.parts import Cell, Code, Page, Part, Plot, Section, Table, Text, Tile
 from meshwright.view.pieces import provenance
 from meshwright.view.registry import view
+from meshwright.view.values import shown
 from meshwright.view.words import per_million_tokens, words
 
 SAME = 0.005
@@ -124,9 +125,9 @@ def _recipes(found: Comparison) -> Table:
         price, times = entry.best.estimate, entry.speedup_of_ours
         gain = None if entry is found.ours else times
         rows.append((entry.recipe, *placed, format_seconds(price.step_time_s), gain,
-                     price.memory_bytes, price.mfu_causal, price.tokens_per_j))  # fmt: skip
+                     price.memory_bytes, price.mfu_causal, shown(price.tokens_per_j)))  # fmt: skip
     head = ("recipe", *(["placed by"] if places else []), "step>", "ours faster [x]",
-            "memory [bytes]", "MFU [%]", "efficiency [tokens/J]")  # fmt: skip
+            "memory [bytes]", "MFU [%]", "tokens/J>")  # fmt: skip
     return Table(head, rows)
 
 

@@ -70,8 +70,7 @@ def _fit_tiles(plan: Fit) -> Iterator[Tile]:
     parts = sorted(price.memory_parts_bytes.items(), key=lambda item: -item[1])
     rows = [(words(name), size, size / price.memory_capacity_bytes) for name, size in parts if size]
     yield Tile("What fills it?", f"{rows[0][0]} {format_bytes(parts[0][1])}", section="memory",
-               label="parts", part=Table(("part", "memory [bytes]", "of the capacity [%]"), rows),
-               spare=1)  # fmt: skip
+               part=Table(("part", "memory [bytes]", "of the capacity [%]"), rows))  # fmt: skip
     if plan.would_fit:
         offers = [(difference(plan.best, entry), entry.estimate.memory_bytes)
                   for entry in plan.would_fit]  # fmt: skip
@@ -273,22 +272,21 @@ def _reasons(found: Explanation) -> Iterator[Tile]:
     plan = found.plan
     yield verdict_tile(plan)
     yield string_tile(plan.best)
-    yield cost_tile(plan)
-    yield Tile("What to launch?", launches_in_words(plan), section="launch", label="launches",
-               spare=2)  # fmt: skip
-    yield memory_tile(plan)
-    yield time_tile(plan)
     helps = [one for one in plan.changes if one.faster_by_fraction > SAME][:3]
     if helps:
         text = ", ".join(f"{one.what} {one.faster_by_fraction:.1%} faster" for one in helps)
         yield Tile("What if the system were better?", text, section="change", label="hardware",
                    spare=2)  # fmt: skip
-    rows = [
-        (why.question, slower_in_words(why.slower_by_fraction), because_in_words(why, 1))
-        for why in sorted(found.why_not, key=lambda why: why.question.startswith("the runner-up"))
-    ]
+    lacking = [why for why in found.why_not if not why.question.startswith("the runner-up")]
+    rows = [(why.question, slower_in_words(why.slower_by_fraction), because_in_words(why, 1))
+            for why in lacking]  # fmt: skip
     rows += [(name, "impossible", reason) for name, reason in found.not_possible.items()]
     if rows:
         shown = Table(("", "", ""), rows[:MOST_REASONS])
         yield Tile("Why not another plan?", f"{rows[0][0]}: {rows[0][1]}", section="others",
                    label="why not", part=shown, spare=1)  # fmt: skip
+    yield time_tile(plan)
+    yield replace(memory_tile(plan), label="")
+    yield cost_tile(plan)
+    yield Tile("What to launch?", launches_in_words(plan), section="launch", label="launches",
+               spare=2)  # fmt: skip
