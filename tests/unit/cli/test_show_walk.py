@@ -44,9 +44,9 @@ def test_lines_tell_what_is_sent_and_held(capsys):
     assert "3 forward: all-gather of N, step 1 of 3" in text
     assert "sent: N[0] 0>1, N[1] 1>2, N[2] 2>3, N[3] 3>0" in text
     assert "of one device alone) and has sent 12.0 MiB" in text
-    table = text[text.index("What is communicated") :]
-    assert "all-gather N forward attention, qkv, tokens x hidden split by tokens" in table
-    assert "all-gather 48.0 MiB 36.0 MiB" in table
+    table = text[text.index("Collectives tensor") :]
+    assert "N all-gather forward attention, qkv, tokens x hidden split by tokens" in table
+    assert "N 48.0 MiB 36.0 MiB" in table
 
 
 def test_data_holds_every_frame(capsys):

@@ -161,7 +161,7 @@ def test_show_framework_prints_no_objects(name, capsys):
     text = capsys.readouterr().out
     for word, is_there in {
         "axes": 1,
-        "Where does it come from?": 1,
+        "Sources": 1,
         "Source(": 0,
         "kind=": 0,
         "title=": 0,
