@@ -174,16 +174,11 @@ def grid_of(found: Plan, axis: str | None = None) -> dict[str, Any]:
     if found.best.placement is None:
         return {}
     from meshwright.base.errors import UnsupportedError
-    from meshwright.view.parts import Picture
-    from meshwright.wafer.picture import draw, wafer_text
-    from meshwright.wafer.svg import wafer_svg
+    from meshwright.wafer.chart import map_chart
+    from meshwright.wafer.picture import draw
 
     with suppress(UnsupportedError):
-        drawn = draw(found, axis)
-        says = ("Each device with its ranks, each link with the share of the step during which it "
-                "carries something")  # fmt: skip
-        text = "\n".join(wafer_text(drawn))
-        return {"grid": Picture("Devices, groups and load of links", says, wafer_svg(drawn), text)}
+        return {"grid": map_chart(draw(found, axis))}
     return {}
 
 
@@ -513,10 +508,10 @@ def _explained(asked: ask.Explain, call: Call) -> tuple[Plan, Any]:
         _draw_stages(found, asked)
     elif asked.picture is not None:
         from meshwright.base.files import write_whole
+        from meshwright.wafer.chart import map_svg
         from meshwright.wafer.picture import draw
-        from meshwright.wafer.svg import wafer_svg
 
-        write_whole(asked.picture, wafer_svg(draw(found, asked.colors)), force=asked.force)
+        write_whole(asked.picture, map_svg(draw(found, asked.colors)), force=asked.force)
     from meshwright.train.explain import explain as why
 
     answer = why(found, _placer(found.system))
@@ -809,9 +804,9 @@ def timeline(plan: Plan | str | Path) -> StepTimeline:
 def _draw_stages(plan: Plan, asked: Any) -> None:
     """Write the pipeline chart of a plan."""
     from meshwright.base.files import write_whole
-    from meshwright.train.picture import pipeline_svg
+    from meshwright.train.view.step import step_svg
 
-    write_whole(asked.picture, pipeline_svg(plan, timeline(plan)), force=asked.force)
+    write_whole(asked.picture, step_svg(timeline(plan)), force=asked.force)
 
 
 @verb(ask.Export)
@@ -991,7 +986,7 @@ def fuse(asked: ask.Fuse, call: Call) -> FusionAnswer:
     answer = replace(answer, version=version(), command=call.command)
     if asked.picture is not None:
         from meshwright.base.files import write_whole
-        from meshwright.dataflow.fusion.picture import fusion_svg
+        from meshwright.dataflow.fusion.view import fusion_svg
 
         write_whole(asked.picture, fusion_svg(answer), force=asked.force)
     return answer

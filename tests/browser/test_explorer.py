@@ -151,12 +151,14 @@ def test_the_mouse_over_a_link_tells_what_it_carries(page, address):
     page.open(at(address, mode="estimate", model="llama3-8b", on="wafer-4x4", seq="4k",
                  global_batch="64", tp="4", dp="4"))  # fmt: skip
     answer(page)
-    page.until("document.getElementById('map').shadowRoot?.querySelector('g.link')")
+    page.until("document.querySelector('#map .mark-symbol.role-mark path')")
     busy = page.does(
-        "return [...document.getElementById('map').shadowRoot.querySelectorAll('g.link')].at(-1)"
+        "return [...document.querySelectorAll('#map .mark-symbol.role-mark path')].at(-1)"
     )
     ActionChains(page.driver).move_to_element(page.reach(busy)).perform()
-    page.until("/^link \\d+ to \\d+: .*tp/.test(document.getElementById('link').textContent)")
+    page.until(
+        "/^\\d+ to \\d+: .*tp/.test(document.getElementById('vg-tooltip-element')?.textContent)"
+    )
     assert page.complaints() == []
 
 
@@ -276,7 +278,7 @@ def test_a_map_can_be_read_and_reached(page, address):
     page.open(at(address, mode="estimate", model="llama3-8b", on="wafer-4x4", seq="4k",
                  global_batch="64", tp="4", dp="4"))  # fmt: skip
     answer(page)
-    page.until("document.getElementById('map').shadowRoot?.querySelector('g.link')")
+    page.until("document.querySelector('#map .mark-symbol.role-mark path')")
     assert page.barriers() == []
 
 

@@ -138,13 +138,14 @@ def side_by_side(questions: Sequence[Mapping[str, str]], start: Start) -> Record
 
 
 def picture(text: str, axis: str | None) -> Record:
-    """Return a plan on its grid as SVG, and the axes with groups that it can colour."""
+    """Return the map of a plan on its grid, and the axes with groups that it can colour."""
+    from meshwright.catalog.answer_file import plain_data
+    from meshwright.wafer.chart import map_chart
     from meshwright.wafer.picture import draw
-    from meshwright.wafer.svg import wafer_svg
 
     plan = _plan(text)
     axes = plan.best.placement.axes if plan.best.placement else ()
-    return {"svg": wafer_svg(draw(plan, axis)), "axes": list(axes)}
+    return {"part": plain_data(map_chart(draw(plan, axis))), "axes": list(axes)}
 
 
 def report(text: str) -> str:

@@ -37,6 +37,10 @@ ROOM = 1.2
 """Length of an axis over its longest bar, with room for words."""
 
 
+MOST_LETTERS = 170
+"""Letters inside bars over the width of a chart, at most."""
+MIDDLE = 128
+"""Lightness of 255 below which a colour is dark."""
 ON_PALE, ON_DARK = "#10141b", "#fdfefe"
 """Words on a pale and on a dark cell, in any colours of the page."""
 DARK = 0.65
@@ -173,7 +177,7 @@ def lines(
     drawn = {
         "mark": mark,
         "encoding": {
-            "x": axis("x", x_title),
+            "x": axis("x", x_title, scale={"nice": False}),
             "y": axis("y", y_title),
             "color": names("series", series_title, scale={"range": list(COLOURS)}),
         },
@@ -396,25 +400,99 @@ def spreads(
 def timeline(
     rows: Sequence[str], starts: Sequence[float], ends: Sequence[float], kinds: Sequence[str],
     labels: Sequence[str], colours: Mapping[str, str], x_title: str, row_title: str,
+    label_title: str,
 ) -> Spec:  # fmt: skip
-    """Return one row per stage with its tasks over time; drag to pan, scroll to zoom."""
+    """Return one row per stage with its tasks over time; drag to pan, scroll to zoom.
+
+    Parameters
+    ----------
+    labels
+        Words inside bars with room for them, and in the tooltip.
+    colours
+        Colour of each kind, in the order of the legend.
+    """
     shown = [kind for kind in colours if kind in set(kinds)]
+    base = {"y": names("row", row_title)}
+    known = {"domain": shown, "range": [colours[kind] for kind in shown]}
+    a_letter = (max(ends) - min(starts)) / MOST_LETTERS
+    is_dark = f"indexof({json.dumps(_dark(known))}, datum.kind) >= 0"
     return chart(
         data=columns(row=rows, start=starts, end=ends, kind=kinds, label=labels),
         height={"step": ROW},
-        params=[{"name": "zoom", "select": {"type": "interval", "encodings": ["x"]},
-                 "bind": "scales"}],
-        mark={"type": "bar", "clip": True},
-        encoding={
-            "y": names("row", row_title),
-            "x": axis("start", x_title, scale={"nice": False}),
-            "x2": {"field": "end"},
-            "color": names("kind", "", scale={"domain": shown,
-                                              "range": [colours[kind] for kind in shown]}),
-            "tooltip": [named("row", row_title), named("kind", "task"), named("label", "of"),
-                        tip("start", "from [s]"), tip("end", "to [s]")],
-        },
+        layer=[
+            {"mark": {"type": "bar", "clip": True},
+             "params": [{"name": "zoom", "select": {"type": "interval", "encodings": ["x"]},
+                         "bind": "scales"}],
+             "encoding": base | {
+                 "x": axis("start", x_title, scale={"nice": False}),
+                 "x2": {"field": "end"},
+                 "color": names("kind", "", scale=known,
+                                legend={"columns": 6, "labelLimit": LABEL}),
+                 "tooltip": [named("row", row_title), named("kind", "task"),
+                             named("label", label_title), tip("start", "from [s]"),
+                             tip("end", "to [s]")]}},
+            {"mark": {"type": "text", "fontSize": 9, "clip": True},
+             "transform": [{"filter": "datum.label && datum.end - datum.start > "
+                                     f"(length(datum.label) + 1) * {a_letter!r}"},
+                           {"calculate": "(datum.start + datum.end) / 2", "as": "middle"}],
+             "encoding": base | {
+                 "x": axis("middle", x_title, scale={"nice": False}),
+                 "text": {"field": "label"},
+                 "color": {"condition": {"test": is_dark, "value": ON_DARK}, "value": ON_PALE}}},
+        ],
     )  # fmt: skip
+
+
+def boxes(
+    lefts: Sequence[float], rights: Sequence[float], lows: Sequence[float],
+    highs: Sequence[float], kinds: Sequence[str], labels: Sequence[str], notes: Sequence[str],
+    x_title: str, y_title: str, height: int, note_title: str,
+) -> Spec:  # fmt: skip
+    """Return rectangles between numbers on both axes, each with words inside that have room.
+
+    Parameters
+    ----------
+    kinds
+        Colour of each rectangle, by name; a label says the name.
+    notes
+        Further words of each, in the tooltip.
+    """
+    kind_names, a_letter = list(dict.fromkeys(kinds)), (max(rights) - min(lefts)) / MOST_LETTERS
+    scale = {"nice": False}
+    low = axis("low", y_title, scale=scale)
+    return chart(
+        data=columns(left=lefts, right=rights, low=lows, high=highs, kind=kinds, label=labels,
+                     note=notes),
+        height=height,
+        layer=[
+            {"mark": {"type": "rect", "fillOpacity": 0.4, "stroke": COLOURS[7]},
+             "encoding": {
+                 "x": axis("left", x_title, scale=scale), "x2": {"field": "right"},
+                 "y": low, "y2": {"field": "high"},
+                 "color": names("kind", legend=None, scale={"domain": kind_names,
+                                                            "range": _range(kind_names)}),
+                 "tooltip": [named("label", "of"), named("note", note_title),
+                             tip("left", "from"), tip("right", "to")]}},
+            {"mark": {"type": "text", "fontSize": 10},
+             "transform": [
+                 {"filter": f"datum.right - datum.left > (length(datum.label) + 1) * {a_letter!r}"
+                            f" && datum.high - datum.low > {10 * max(highs) / height!r}"},
+                 {"calculate": "(datum.left + datum.right) / 2", "as": "x"},
+                 {"calculate": "(datum.low + datum.high) / 2", "as": "y"}],
+             "encoding": {"x": axis("x", x_title, scale=scale), "y": low | {"field": "y"},
+                          "text": {"field": "label"}}},
+        ],
+    )  # fmt: skip
+
+
+def _dark(scale: Spec) -> list[str]:
+    """Return the names with a colour so dark that words on it are pale."""
+    weights = (0.299, 0.587, 0.114)
+    light = [
+        sum(w * int(colour[at : at + 2], 16) for w, at in zip(weights, (1, 3, 5), strict=True))
+        for colour in scale["range"]
+    ]
+    return [name for name, each in zip(scale["domain"], light, strict=True) if each < MIDDLE]
 
 
 def _range(named: Mapping[str, Any] | Sequence[str]) -> list[str]:

@@ -6,7 +6,6 @@ escaped by the template. Vega, Vega-Lite and Vega-Embed lie inside, where there 
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from os import PathLike
@@ -49,7 +48,6 @@ def html_of(page: Page) -> str:
         scripts=[_file(f"vega/{name}") for name in SCRIPTS] if Chart in kinds else [],
         style="".join(_file(f"{name}.css") for name in dict.fromkeys(("page", *drawn))),
         script="".join(_file(f"{name}.js") for name in drawn),
-        data_uri=lambda svg: "data:image/svg+xml;base64," + b64encode(svg.encode()).decode(),
     )
 
 

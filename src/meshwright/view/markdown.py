@@ -12,7 +12,6 @@ from meshwright.view.parts import (
     Folded,
     Page,
     Part,
-    Picture,
     Player,
     Plot,
     Table,
@@ -84,8 +83,6 @@ class _Document:
             yield from self.picture(key, part, svg_of(dict(part.spec), part.title, part.says))
             if part.table is not None:
                 yield from _table(part.table)
-        elif isinstance(part, Picture):
-            yield from self.picture(key, part, part.svg)
         elif isinstance(part, Folded):
             yield f"**{part.summary}**\n"
             for inner in part.parts:
@@ -95,7 +92,7 @@ class _Document:
                 yield f"{number}. **{step.title}** {step.text} {step.sent}".rstrip()
             yield ""
 
-    def picture(self, key: str, part: Chart | Picture, svg: str) -> Iterator[str]:
+    def picture(self, key: str, part: Chart, svg: str) -> Iterator[str]:
         """Yield the place of a picture, which goes into a file of its own."""
         if len(svg) > MOST_LETTERS:
             yield f"{part.title}: {part.says} (drawn in the report).\n"

@@ -102,17 +102,8 @@ class Chart(Kind):
     """Content of the chart in a sentence, for screen readers."""
     spec: Mapping[str, Any]
     table: Table | None = None
-
-
-@dataclass(frozen=True)
-class Picture(Kind):
-    """A separate drawing: a whole SVG file."""
-
-    title: str
-    says: str
-    svg: str
     text: str = ""
-    """Drawing in characters, for a terminal; empty: there is none."""
+    """Drawing in characters, for a terminal; empty: its content in words."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +135,7 @@ class Folded(Kind):
     parts: Sequence[Part]
 
 
-Part = Text | Code | Table | Whole | Plot | Chart | Picture | Player | Folded
+Part = Text | Code | Table | Whole | Plot | Chart | Player | Folded
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from textwrap import wrap
 from typing import Any
 from xml.etree import ElementTree
@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 from meshwright.base.errors import UnsupportedError
 from meshwright.view.charts import MARK, Spec
 from meshwright.view.drawn import chart_of
-from meshwright.view.parts import Page
+from meshwright.view.parts import Chart, Page
 
 INK, QUIET, LINE, PAPER = "#1b1f27", "#525a68", "#d6dae1", "#ffffff"
 DARK = {INK: "#e6e9ef", QUIET: "#a9b1c0", LINE: "#343b48", PAPER: "#14171d", MARK: "#3a9fe0"}
@@ -21,8 +21,8 @@ FONT, MEASURED = "Arial, Helvetica, 'Liberation Sans', sans-serif", "Liberation 
 WIDTH = 520
 """Width of a chart that is as wide as its page [px]."""
 PADDING = 16
-LETTERS = 96
-"""Most characters of a line below the title."""
+LETTERS = 96 / WIDTH
+"""Most characters of a line below the title, for each pixel of the width."""
 VEGA_LITE = "6.4"
 """The release that reports carry."""
 NAMESPACE = "http://www.w3.org/2000/svg"
@@ -33,6 +33,7 @@ INHERITED = {"fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray
 DROPPED = {"class", "role", "pointer-events", "font-family", "stroke-miterlimit"}
 NEUTRAL = {("opacity", "1"), ("transform", "translate(0,0)")}
 PLACES = {"d", "transform", "x", "y", "x2", "y2", "width", "height"}
+COUNTED = re.compile(r"\b(clip|gradient_)\d+")
 NUMBER = re.compile(r"-?\d+\.\d+(e-?\d+)?")
 
 
@@ -67,12 +68,29 @@ def svg_of(spec: Spec, title: str, subtitle: str = "", *, width: int = WIDTH) ->
     drawn = {key: value for key, value in spec.items() if key != "autosize"}
     if drawn.get("width") == "container":
         drawn["width"] = width
-    heading = {"text": wrap(title, LETTERS * 3 // 4), "subtitle": wrap(subtitle, LETTERS)}
-    text = vl_convert.vegalite_to_svg(
+    letters = round(LETTERS * max(width, WIDTH))
+    heading = {"text": wrap(title, letters * 3 // 4), "subtitle": wrap(subtitle, letters)}
+    drawing = vl_convert.vegalite_to_svg(
         {**drawn, "title": heading, "config": _config(), "padding": PADDING, "background": PAPER},
         vl_version=VEGA_LITE, allowed_base_urls=[],
     )  # fmt: skip
+    numbers: dict[str, str] = {}  # the drawing package counts clips and gradients of all drawings
+    text = COUNTED.sub(lambda m: numbers.setdefault(m[0], f"{m[1]}{len(numbers)}"), drawing)
     return _cleaned(text, title, subtitle)
+
+
+def together_svg(drawn: Sequence[Chart], title: str, subtitle: str, *, width: int) -> str:
+    """Return charts below each other as one SVG, each under its own title."""
+    left_out, letters = ("$schema", "autosize", "params", "width"), round(LETTERS * width)
+    every = [
+        {"title": {"text": chart.title, "subtitle": wrap(chart.says, letters), "fontSize": 13},
+         "width": width,
+         **{key: value for key, value in chart.spec.items() if key not in left_out}}
+        for chart in drawn
+    ]  # fmt: skip
+    own = {"scale": {"color": "independent"}}
+    spec = {"vconcat": every, "resolve": own, "spacing": 28}
+    return svg_of(spec, title, subtitle, width=width)
 
 
 def chart_svg(page: Page, name: str) -> str:

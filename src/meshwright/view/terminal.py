@@ -23,7 +23,6 @@ from meshwright.view.parts import (
     Folded,
     Page,
     Part,
-    Picture,
     Player,
     Plot,
     Section,
@@ -296,7 +295,7 @@ def _spread(rows: Sequence[Sequence[Cell]], most: int) -> Sequence[Sequence[Cell
 
 
 def _chart_part(part: Chart, console: Console) -> Iterator[RenderableType]:
-    yield _words(f"{part.title}: {part.says}")
+    yield _words(part.text or f"{part.title}: {part.says}", is_whole=bool(part.text))
     if part.table is not None:
         yield _indented(_table(part.table, console.width - 2))
 
@@ -305,10 +304,6 @@ def _table_part(part: Table, console: Console) -> Iterator[RenderableType]:
     if part.caption:
         yield _words(part.caption)
     yield _indented(_table(part, console.width - 2))
-
-
-def _picture_part(part: Picture, console: Console) -> Iterator[RenderableType]:
-    yield _words(part.text or f"{part.title}: {part.says}", is_whole=bool(part.text))
 
 
 def _player_part(part: Player, console: Console) -> Iterator[RenderableType]:
@@ -325,7 +320,6 @@ DRAWN: dict[type, Callable[..., Iterator[RenderableType]]] = {
     Whole: _whole_part,
     Plot: _plot_part,
     Chart: _chart_part,
-    Picture: _picture_part,
     Player: _player_part,
     Folded: lambda part, console: iter([_words(f"{part.summary}: in the report", style="dim")]),
 }

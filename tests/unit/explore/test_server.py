@@ -169,7 +169,7 @@ def test_a_plan_on_a_grid_has_a_map_with_what_links_carry(server):
     plan = json.dumps(ask(server, "estimate", options=options)["answer"])
     drawn = ask(server, "picture", plan=plan)
     assert drawn["axes"] == ["tp", "dp_shard"]
-    assert re.search(r"<title>\d+ to \d+: \d+% \(tp \d+%.*\)</title>", drawn["svg"])
+    assert re.search(r"\d+ to \d+: \d+% \(tp \d+%.*\)", json.dumps(drawn["part"]["spec"]))
 
 
 def test_options_of_a_placed_plan_state_no_order_of_axes(server):

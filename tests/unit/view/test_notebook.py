@@ -213,8 +213,11 @@ def test_every_kind_of_chart_is_valid_vega_lite():
         "spans": charts.spans(one, two, two, two, "time [s]"),
         "strips": charts.strips(one, two, one, one, "ratio"),
         "spreads": charts.spreads(one, one, two, two, ("median", "p90"), "error [%]"),
+        "boxes": charts.boxes(
+            two, [2.0, 3.0], two, [2.0, 3.0], one, one, one, "time [s]", "cores", 100, "of"
+        ),
         "timeline": charts.timeline(
-            one, two, two, one, one, {"a": "#000000", "b": "#ffffff"}, "time [s]", "row"
+            one, two, two, one, one, {"a": "#000000", "b": "#ffffff"}, "time [s]", "row", "of"
         ),
     }
     known = inspect.getmembers(charts, inspect.isfunction)

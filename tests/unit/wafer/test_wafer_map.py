@@ -1,8 +1,8 @@
 """Pictures of wafers: everything is there, to scale, legible, and nothing comes from outside."""
 
 import re
+from collections import Counter
 from dataclasses import replace
-from itertools import pairwise
 from xml.etree import ElementTree as Tree
 
 import numpy as np
@@ -15,9 +15,19 @@ from meshwright.topology.network import LinkSpec
 from meshwright.topology.switched import switch
 from meshwright.topology.wafer import Wafer, one_wafer, wafers_in_a_row
 from meshwright.train.question import training
-from meshwright.view.drawing import HEAT_STEPS, group_class, heat_step, style_sheet
+from meshwright.wafer.chart import (
+    GREY,
+    HEAT,
+    NARROWEST,
+    WIDEST,
+    arrows_of,
+    make_canvas,
+    map_chart,
+    map_spec,
+    map_svg,
+    words_of,
+)
 from meshwright.wafer.picture import WaferMap, draw, group_letter, wafer_text
-from meshwright.wafer.svg import arrows_of, make_canvas, wafer_svg
 from meshwright.wafer.training import estimate
 
 LINK = LinkSpec(2e12, 2e-7)
@@ -42,47 +52,51 @@ def picture_of(network, **changes):
     return WaferMap(**(known | changes))
 
 
-def drawn(picture):
-    """Return the elements of the picture, legend included."""
-    return list(Tree.fromstring(wafer_svg(picture)).iter())
+def rows_of(picture, field):
+    """Return the rows of the first layer of the map that have a field."""
+    layers = (layer["data"]["values"] for layer in map_spec(picture)["layer"])
+    return next((rows for rows in layers if rows and field in rows[0]), [])
 
 
-def classes(elements):
-    return [element.get("class", "") for element in elements]
-
-
-def told(elements):
+def told(picture):
     """Return what a pointer over each thing tells."""
-    return [element.text for element in elements if element.tag == f"{SVG}title"]
+    layers = map_spec(picture)["layer"]
+    return {row["says"] for layer in layers for row in layer["data"]["values"] if "says" in row}
 
 
-def test_every_device_link_and_io_die_is_drawn_once():
+def test_every_device_link_and_io_die_is_drawn():
     network = wafer()
-    texts = told(drawn(picture_of(network)))
+    texts = told(picture_of(network))
     ends = zip(network.source.tolist(), network.target.tolist(), strict=True)
-    expected = [f"{a} to {b}: {k}%" for k, (a, b) in enumerate(ends)]
-    assert sorted(text for text in texts if " to " in text) == sorted(expected)
+    expected = {f"{a} to {b}: {k}%" for k, (a, b) in enumerate(ends)}
+    assert {text for text in texts if " to " in text} == expected
+    assert len(rows_of(picture_of(network), "load")) == network.num_links
     assert sum(text.startswith("device ") for text in texts) == 6
     assert sum(text.startswith("IO die ") for text in texts) == 10
     assert "device 3, 100% of full speed, tp 1, tp1, dp1" in texts
 
 
 def test_groups_have_their_colour_and_letter():
-    elements = drawn(picture_of(wafer()))
-    dies = [kind for kind in classes(elements) if kind.startswith("die g")]
-    assert dies[:6] == ["die g0", "die g0", "die g1", "die g1", "die g2", "die g2"]
-    letters = [e.text for e in elements if e.get("class") == "letter"]
-    assert letters == ["A", "A", "B", "B", "C", "C", "A", "B", "C"]
+    picture = picture_of(wafer())
+    dies = rows_of(picture, "group")
+    assert [die["letter"] for die in dies] == ["A", "A", "B", "B", "C", "C"]
+    colour = next(
+        layer["encoding"]["color"] for layer in map_spec(picture)["layer"]
+        if layer["encoding"].get("color", {}).get("field") == "group"
+    )  # fmt: skip
+    shades = dict(zip(colour["scale"]["domain"], colour["scale"]["range"], strict=True))
+    assert len({shades[die["group"]] for die in dies}) == 3
+    assert colour["legend"]["values"] == ["A tp 0", "B tp 1", "C tp 2"]
 
 
 def test_a_long_title_takes_lines_that_fit_the_page():
     words = "a model on a wafer: " + "tp4 pp2 dp8 zero3 " * 12
-    tree = Tree.fromstring(wafer_svg(picture_of(wafer(), title=words)))
-    lines = [e for e in tree.iter() if e.get("class") == "title"]
+    tree = Tree.fromstring(map_svg(picture_of(wafer(), title=words)))
+    lines = [e for e in tree.iter(f"{SVG}tspan") if e.text in words]
     assert " ".join(line.text for line in lines).split() == words.split()
     width = float(tree.get("viewBox").split()[2])
-    assert all(float(e.get("x")) + 10.4 * len(e.text) <= width for e in lines)
-    assert len({e.get("y") for e in lines}) == len(lines) > 1
+    assert len(lines) > 1
+    assert all(8.0 * len(line.text) <= width for line in lines)
 
 
 def test_the_load_of_a_link_is_a_share_of_the_step():
@@ -106,44 +120,53 @@ def test_heat_is_told_by_colour_width_and_number():
     share = np.zeros(network.num_links)
     share[network.link_between[0, 1]] = 0.87
     share[network.link_between[1, 0]] = 0.004
-    elements = drawn(picture_of(network, load_share=share))
-    heat = [kind for kind in classes(elements) if kind.startswith("link h")]
-    grid = heat[: network.num_links]
-    assert sorted(grid) == ["link h0"] * (network.num_links - 2) + ["link h1", "link h9"]
-    assert [e.text for e in elements if e.get("class") == "load"] == ["<1", "87"]
+    rows = rows_of(picture_of(network, load_share=share), "load")
+    assert [row["percent"] for row in rows] == [""] * (network.num_links - 2) + ["<1", "87"]
+    assert rows[-1]["wide"] == pytest.approx(NARROWEST + 0.87 * (WIDEST - NARROWEST))
+    text = map_svg(picture_of(network, load_share=share))
+    strokes = re.findall(r'<line [^>]*stroke="(rgb[^"]+|#\w+)"', text)
+    assert GREY in text
+    assert len(set(strokes)) >= 2  # one in its colour for each load
 
 
-def test_faults_are_crossed_out_and_slow_devices_hatched():
+def test_faults_are_crossed_out_and_slow_devices_pale():
     network = wafer().without([4], [(0, 1)])
     slow = replace(network, speed_factor=np.array([1, 1, 0.75, 1, 0, 1]))
-    elements = drawn(picture_of(slow, dead_wires=((0, 1),)))
-    kinds, texts = classes(elements), told(elements)
-    assert kinds.count("mark") == 2 + 2
-    assert kinds.count("die hatched") == 1 + 1
-    assert kinds.count("die dead") == 1 + 1
-    assert "0 and 1: dead wire" in texts
+    picture = picture_of(slow, dead_wires=((0, 1),))
+    dies = rows_of(picture, "group")
+    assert [die["opacity"] for die in dies] == [0.4, 0.4, 0.15, 0.4, 0.0, 0.4]
+    assert [die["speed"] for die in dies] == ["", "", "75%", "", "", ""]
+    texts = told(picture)
+    assert {"device 4, dead", "0 and 1: dead wire"} <= texts
     assert not any(text.startswith(("4 to", "0 to 1:")) for text in texts)
     assert "device 2, 75% of full speed, tp 1, tp0, dp1" in texts
+    assert "crossed out: dead" in words_of(picture)
+    assert "part of their cores" in words_of(picture)
 
 
 def test_marks_that_do_not_occur_are_not_explained():
-    words = [e.text for e in drawn(picture_of(mesh((2, 2), LINK).build()))]
-    assert not {"dead device", "dead wire", "IO die", "no work", "part of its cores"} & set(words)
+    words = words_of(picture_of(mesh((2, 2), LINK).build()))
+    assert not any(mark in words for mark in ("dead", "IO dies", "no work", "cores"))
     spare = picture_of(wafer(), group=np.array([0, 0, 1, 1, 2, -1]))
-    assert "no work" in [e.text for e in drawn(spare)]
+    assert "no work" in words_of(spare)
 
 
 def test_two_wafers_have_a_seam():
     pair = wafers_in_a_row(2, Wafer((2, 2), (LINK, LINK)), LINK).build()
-    assert classes(drawn(picture_of(pair))).count("seam") == 1
-    assert "seam" not in classes(drawn(picture_of(wafer())))
+    assert len(rows_of(picture_of(pair), "word")) == 1
+    assert not rows_of(picture_of(wafer()), "word")
 
 
 def test_links_that_close_a_ring_leave_and_enter_the_grid():
     rings = torus((3, 3), LINK).build()
-    elements = drawn(picture_of(rings))
-    arrows = [e for e in elements if e.get("class", "").startswith("link h") and e.tag == f"{SVG}g"]
-    assert sorted(len(e.findall(f"{SVG}polygon")) for e in arrows) == [1] * 24 + [2] * 12
+    rows = rows_of(picture_of(rings), "load")
+    counts = Counter(row["says"] for row in rows)
+    assert sorted(counts.values()) == [1] * 24 + [2] * 12
+
+
+def test_a_page_has_the_map_in_characters_too():
+    picture = picture_of(wafer())
+    assert map_chart(picture).text.splitlines() == list(wafer_text(picture))
 
 
 def test_places_are_true_to_scale():
@@ -167,21 +190,21 @@ def test_arrows_end_outside_of_boxes_and_keep_to_the_right(network):
     canvas = make_canvas(network)
     for source, target in network.link_between:
         for arrow in arrows_of(source, target, canvas):
-            for x, y in ((arrow.from_x, arrow.from_y), (arrow.to_x, arrow.to_y)):
+            for x, y in (arrow[:2], arrow[2:]):
                 assert not any(
                     abs(x - box.x) < box.half_width and abs(y - box.y) < box.half_height
                     for box in canvas.boxes
                 )
             along = arrow.direction
             box = canvas.boxes[source]
-            near = abs(arrow.from_x - box.x) < 100 and abs(arrow.from_y - box.y) < 100
+            near = abs(arrow.x - box.x) < 100 and abs(arrow.y - box.y) < 100
             anchor = box if near else canvas.boxes[target]
-            aside = along[0] * (arrow.from_y - anchor.y) - along[1] * (arrow.from_x - anchor.x)
+            aside = along[0] * (arrow.y - anchor.y) - along[1] * (arrow.x - anchor.x)
             assert aside == pytest.approx(8.5)
 
 
 def test_texts_are_escaped_and_nothing_comes_from_outside():
-    text = wafer_svg(
+    text = map_svg(
         picture_of(wafer(), title='<b> & "q"', caption="a < b & c", group_names=("<x>", "&", "y"))
     )
     Tree.fromstring(text)
@@ -192,7 +215,7 @@ def test_texts_are_escaped_and_nothing_comes_from_outside():
 
 
 def test_equal_input_equal_picture():
-    assert wafer_svg(picture_of(wafer(4, 8))) == wafer_svg(picture_of(wafer(4, 8)))
+    assert map_svg(picture_of(wafer(4, 8))) == map_svg(picture_of(wafer(4, 8)))
 
 
 def luminance(colour):
@@ -201,29 +224,8 @@ def luminance(colour):
 
 
 def test_heat_also_orders_links_in_grey():
-    light, dark = style_sheet().split("@media")
-    for sheet, sign in ((light, -1), (dark, 1)):
-        colours = dict(re.findall(r"\.h(\d+)\{fill:(#\w{6})\}", sheet))
-        steps = [luminance(colours[str(step)]) for step in range(1, HEAT_STEPS + 1)]
-        assert len(colours) == HEAT_STEPS + 1
-        assert all(sign * (b - a) > 0 for a, b in pairwise(steps))
-
-
-def test_numbers_are_legible_on_every_group():
-    light, dark = style_sheet().split("@media")
-    for sheet, ink in ((light, "#1b1f27"), (dark, "#e6e9ef")):
-        fills = re.findall(r"\.g\d+\{fill:(#\w{6})\}", sheet)
-        assert len(set(fills)) == 12
-        for fill in fills:
-            bright, dim = sorted((luminance(fill), luminance(ink)), reverse=True)
-            assert (bright + 0.05) / (dim + 0.05) > 4.5
-
-
-@pytest.mark.parametrize(
-    ("share", "step"), [(0, 0), (1e-9, 1), (0.1, 1), (0.11, 2), (0.9, 9), (1, 10), (1.7, 10)]
-)
-def test_steps_of_the_heat_scale(share, step):
-    assert heat_step(share) == step
+    steps = [luminance(colour) for colour in HEAT]
+    assert steps == sorted(steps, reverse=True)
 
 
 @pytest.mark.parametrize(
@@ -232,10 +234,6 @@ def test_steps_of_the_heat_scale(share, step):
 )
 def test_letters(index, letter):
     assert group_letter(index) == letter
-
-
-def test_colours_begin_again_after_the_last():
-    assert group_class(12) == group_class(0) == "g0"
 
 
 @pytest.mark.parametrize("network", [switch(8, LINK).build(), ring(8, LINK).build()])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
+from typing import Any
 
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.dataflow.fusion.answer import FusionAnswer, Partition
-from meshwright.dataflow.fusion.picture import fusion_svg, question_line
+from meshwright.view import charts
 from meshwright.view.drawn import largest
-from meshwright.view.parts import Cell, Page, Part, Picture, Plot, Section, Table, Text, Tile, Whole
+from meshwright.view.parts import Cell, Chart, Page, Part, Plot, Section, Table, Text, Tile, Whole
 from meshwright.view.registry import view
+from meshwright.view.svg import together_svg
 from meshwright.view.values import shown
 from meshwright.view.words import counted, words
 
@@ -19,6 +22,8 @@ MOST_PARTITIONS = 8
 """Partitions on the first screen."""
 MOST_LETTERS = 36
 """Most letters for the kernels of a partition on the first screen."""
+PICTURE, CHIP = 1000, 300
+"""Width of a picture of a fusion; height of all cores [px]."""
 
 
 @view(FusionAnswer)
@@ -73,6 +78,15 @@ def _tiles(answer: FusionAnswer) -> Iterator[Tile]:
 
 def _passes(answer: FusionAnswer, number: float) -> str:
     return counted(number, answer.pass_name, "passes" if answer.pass_name == "pass" else "")
+
+
+def question_line(answer: FusionAnswer) -> str:
+    """Return the question: the graph, the chips, degrees and tile."""
+    how = "kernel by kernel" if answer.kernel_by_kernel else "fused"
+    return (
+        f"{answer.graph} on {answer.chip}, {how}: tp {answer.tp}, pp {answer.pp}, "
+        f"tiles of {answer.tile} {answer.tiled}"
+    )
 
 
 def speed_line(answer: FusionAnswer) -> str:
@@ -206,8 +220,56 @@ def _partitions(answer: FusionAnswer) -> Iterator[Part]:
         for number, part in enumerate(answer.partitions, start=1)
     ]  # fmt: skip
     yield Table(("", "cores of each kernel", "weights in"), placed)
-    says = f"Cores of {counted(len(answer.partitions), 'partition')} over time"
-    yield Picture("Cores over time", says, fusion_svg(answer))
+    yield from _over_time(answer)
+
+
+def _over_time(answer: FusionAnswer) -> tuple[Chart, Chart]:
+    """Return the kernels on the cores, and the resources of each partition, over time."""
+    partitions, room = answer.partitions, answer.sram_capacity_bytes
+    ends_s = [*accumulate((part.time_s for part in partitions), initial=0.0)]
+    placed: list[tuple[Any, ...]] = []
+    shares: list[tuple[Any, ...]] = []
+    for number, (part, start) in enumerate(zip(partitions, ends_s, strict=False), start=1):
+        low = 0
+        for kernel in part.kernels:
+            placed.append((start, start + part.time_s, low, low + kernel.cores, kernel.name,
+                           f"{kernel.name} {kernel.cores}", f"partition {number}"))  # fmt: skip
+            low += kernel.cores
+        spent = {
+            "compute": part.compute_s, "DRAM": part.dram_s, "network": part.network_s,
+            "fill, setup": part.fill_s + part.setup_s, "launch": part.exposed_launch_s,
+        }  # fmt: skip
+        for name, seconds in spent.items():
+            limits = "limits the partition" if name.lower() == part.limit else "busy"
+            shares.append((name, start, start + seconds, limits, format_seconds(seconds)))
+        filled = part.sram_bytes / room
+        shares.append(("SRAM", start, start + filled * part.time_s, "filled", f"{filled:.0%}"))
+    lefts, rights, lows, highs, names, words_, numbers = map(list, zip(*placed, strict=True))
+    cores = charts.boxes(
+        lefts, rights, lows, highs, names, words_, numbers, "time [s]", "cores", CHIP, "partition"
+    )
+    cores["layer"].append(
+        {"data": charts.columns(start=ends_s), "mark": {"type": "rule", "color": charts.COLOURS[7]},
+         "encoding": {"x": {"field": "start", "type": "quantitative"}}}
+    )  # fmt: skip
+    rows, starts, ends, kinds, labels = map(list, zip(*shares, strict=True))
+    colours = {"limits the partition": charts.ACCENT, "busy": charts.COLOURS[1],
+               "filled": charts.COLOURS[4]}  # fmt: skip
+    resources = charts.timeline(
+        rows, starts, ends, kinds, labels, colours, "time [s]", "", "amount"
+    )
+    many = counted(len(partitions), "partition")
+    return (
+        Chart("Cores over time", f"{many}, one after the other; {answer.num_cores} cores", cores),
+        Chart("Resources over time", "Seconds of each partition on each resource, from its start; "
+              f"share of its SRAM of {format_bytes(room)}", resources),
+    )  # fmt: skip
+
+
+def fusion_svg(answer: FusionAnswer) -> str:
+    """Return the kernels on the cores over time, and the resources below, as SVG."""
+    says = f"{speed_line(answer)}; {_pass_line(answer)}"
+    return together_svg(_over_time(answer), question_line(answer), says, width=PICTURE)
 
 
 def _sure(answer: FusionAnswer) -> Iterator[Part]:

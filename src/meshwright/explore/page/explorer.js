@@ -279,17 +279,7 @@ function brush(area) {
 async function drawMap(axis, signal) {
   const found = await (await post("/api/picture", { plan: JSON.stringify(answer.answer), axis }, signal)).json();
   if (found.error) { at("wafer").hidden = true; return; }
-  const [head, style, tail] = found.svg.split(/<\/?style>/); // rules go in as such: the policy of this page refuses inline ones
-  const picture = new DOMParser().parseFromString(head + tail, "image/svg+xml").documentElement;
-  const root = at("map").shadowRoot || at("map").attachShadow({ mode: "open" });
-  const sheet = new CSSStyleSheet();
-  sheet.replaceSync(`${style} svg { max-width: 100%; height: auto; } .link:hover { opacity: .6; }`);
-  root.adoptedStyleSheets = [sheet];
-  root.replaceChildren(document.importNode(picture, true));
-  root.querySelector("svg").addEventListener("mouseover", (event) => {
-    const link = event.target.closest("g.link");
-    if (link) at("link").textContent = `link ${link.querySelector("title").textContent}`;
-  });
+  await redraw(at("map"), drawn([found.part]));
   if (!axis) at("axis").replaceChildren(...found.axes.map((name) => element("option", { value: name }, name)));
 }
 

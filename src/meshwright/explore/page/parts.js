@@ -36,16 +36,11 @@ const drawers = {
     "figure", {},
     element("figcaption", {}, part.title),
     element(
-      "div", { class: "chart", role: "img", "aria-label": part.says },
+      "div", { class: "chart", role: "img", "aria-label": part.says, ...(part.spec.width > 0 && { tabindex: "0" }) },
       element("script", { type: "application/json" }, JSON.stringify(part.spec)),
     ),
     element("p", { class: "says" }, part.says),
     ...(part.table ? [element("details", {}, element("summary", {}, "The numbers"), drawers.table(part.table))] : []),
-  ),
-  picture: (part) => element(
-    "figure", {},
-    element("figcaption", {}, part.title),
-    element("img", { src: `data:image/svg+xml,${encodeURIComponent(part.svg)}`, alt: part.says }),
   ),
   folded: (part) => element("details", {}, element("summary", {}, part.summary), ...drawn(part.parts)),
 };

@@ -46,11 +46,11 @@ from meshwright.train.words import (
 )
 from meshwright.view.drawn import largest
 from meshwright.view.parts import (
+    Chart,
     Code,
     Later,
     Page,
     Part,
-    Picture,
     Plot,
     Section,
     Table,
@@ -109,7 +109,7 @@ def by_weight(warnings: Sequence[str]) -> list[str]:
 def sections_of(
     plan: Plan, *, explanation: Explanation | None = None, line: StepTimeline | None = None,
     launch_files: Mapping[str, str] | None = None, launch_command: str = "",
-    grid: Picture | None = None,
+    grid: Chart | None = None,
 ) -> list[Section]:  # fmt: skip
     """Return the sections of a plan; those without parts are left out.
 
@@ -124,7 +124,7 @@ def sections_of(
     launch_command
         Command that writes them.
     grid
-        Picture of the grid on which the plan is placed.
+        Map of the grid on which the plan is placed.
     """
     launches = f"Launches {launches_in_words(plan)}."
     sections = (
@@ -352,7 +352,7 @@ def _time_parts(plan: Plan, line: StepTimeline | None) -> Iterator[Part]:
     yield Table(("measure", "value>"), rows, "Efficiency")
 
 
-def where_parts(best: Candidate, grid: Picture | None = None) -> Iterator[Part]:
+def where_parts(best: Candidate, grid: Chart | None = None) -> Iterator[Part]:
     """Yield the places of the ranks on a grid, and the waiting times of their messages."""
     placement = best.placement
     if placement is None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.train.picture import COLOURS
-from meshwright.train.timeline import TASKS, StepTimeline
+from meshwright.train.timeline import PASSES, TASKS, StepTask, StepTimeline
 from meshwright.train.words import question_line
 from meshwright.view import charts
 from meshwright.view.parts import Chart, Later, Page, Plot, Section, Table, Tile, Whole
 from meshwright.view.registry import view
+from meshwright.view.svg import together_svg
 from meshwright.view.values import written
 from meshwright.view.words import counted
 
@@ -28,6 +28,18 @@ MOST_CHANGES = 400
 MOST_ROWS = 12
 """Rows of stages on the first screen."""
 GIB = 2.0**30
+ZOOM = " Drag to move, scroll to zoom."
+PICTURE = 1180
+"""Width of a picture of a step [px]."""
+COLOURS = {
+    StepTask.FORWARD: "#9cc9ef", StepTask.BACKWARD: "#2563a8", StepTask.BACKWARD_INPUT: "#2563a8",
+    StepTask.BACKWARD_WEIGHT: "#57a387", StepTask.RECOMPUTE: "#cdbce8",
+    StepTask.OPTIMIZER: "#33373f", StepTask.LAUNCH: "#f7e08a", StepTask.TP: "#f0a35e",
+    StepTask.CP: "#e9c46a", StepTask.EP: "#e0708a", StepTask.TATP: "#b58a3c",
+    StepTask.PP: "#d1495b", StepTask.DP: "#8c1c3a", StepTask.OFFLOAD: "#6b4f1d",
+    StepTask.OVERLAP_SLOWDOWN: "#a4abb9", StepTask.JITTER: "#c2c7d1",
+    StepTask.THROTTLE: "#858c9a",
+}  # fmt: skip
 
 
 @view(StepTimeline)
@@ -101,7 +113,7 @@ def _busiest(line: StepTimeline) -> Whole:
 
 @dataclass(frozen=True)
 class _Bars:
-    """Bars of a chart: whole passes with the communication in them, and tasks outside of passes."""
+    """Bars of a chart: all tasks, or whole passes and the tasks outside of passes."""
 
     stage: IntArray
     task: IntArray
@@ -116,7 +128,9 @@ class _Bars:
 
 def tasks_over_step(line: StepTimeline) -> Iterator[Chart]:
     """Yield the stages over time; of a long step its beginning and its end."""
-    bars = _bars(line)
+    bars = _bars(line) if line.num_tasks > MOST_BARS else _Bars(
+        line.stage, line.task, line.micro_batch, line.start_s, line.end_s
+    )  # fmt: skip
     number = len(bars.stage)
     if number <= MOST_BARS:
         yield _chart("The step over time", line, bars)
@@ -153,15 +167,18 @@ def _chart(title: str, line: StepTimeline, bars: _Bars) -> Chart:
         f"{line.num_stages} pipeline stages as rows (0 is the first), {line.num_micro_batches} "
         f"micro-batches, {format_seconds(line.step_time_s)} with the schedule played "
         f"({format_seconds(line.priced_s)} as priced); idle {idle.min():.1%} to {idle.max():.1%} "
-        "of the step. Drag to move, scroll to zoom."
+        f"of the step; passes and links {line.fidelity.replace('_', ' ')}.{ZOOM}"
     )
-    labels = ["" if number < 0 else f"micro-batch {number}" for number in bars.micro_batch]
+    shares = {task: f"{task} {seconds[task].mean() / line.step_time_s:.1%}" for task in seconds}
+    in_pass = np.isin(bars.task, PASSES).tolist()
+    numbers = zip(bars.micro_batch.tolist(), in_pass, strict=True)
     spec = charts.timeline(
         [str(number) for number in bars.stage],
         _rounded(bars.start_s), _rounded(bars.end_s),
-        [str(TASKS[number]) for number in bars.task], labels,
-        {str(task): colour for task, colour in COLOURS.items()},
-        "time of a step [s]", "stage",
+        [shares[TASKS[number]] for number in bars.task],
+        [str(number) if inside else "" for number, inside in numbers],
+        {shares[task]: COLOURS[task] for task in COLOURS if task in shares},
+        "time of a step [s]", "stage", "micro-batch",
     )  # fmt: skip
     table = Table(
         ("stage", "idle [%]", *(f"{task} [s]" for task in seconds)),
@@ -169,6 +186,14 @@ def _chart(title: str, line: StepTimeline, bars: _Bars) -> Chart:
          for stage in range(line.num_stages)],
     )  # fmt: skip
     return Chart(title, says, spec, written(table))
+
+
+def step_svg(line: StepTimeline) -> str:
+    """Return the tasks of the stages over time, and their memory below, as SVG."""
+    plan = line.plan
+    tasks = [replace(one, says=one.says.removesuffix(ZOOM)) for one in tasks_over_step(line)]
+    title = f"{plan.model.name} on {plan.system.name}: {plan.best.text}"
+    return together_svg([*tasks, _memory(line)], title, question_line(plan), width=PICTURE)
 
 
 def memory_over_step(line: StepTimeline) -> Iterator[Plot | Chart]:
@@ -202,7 +227,8 @@ def _memory(line: StepTimeline) -> Chart:
     series, xs, ys = list[str](), list[float](), list[float]()
     for number in shown:
         at_s, sizes = _thinned(line.memory[number].at_s, line.memory[number].total_bytes)
-        series += [str(number)] * (len(at_s) + 1)
+        name = f"{number}: {format_bytes(line.memory[number].peak_bytes)}"
+        series += [name] * (len(at_s) + 1)
         xs += [*_rounded(at_s), float(f"{line.step_time_s:.6g}")]
         ys += [*_rounded(sizes / GIB), float(f"{sizes[-1] / GIB:.6g}")]
     some = "" if len(shown) == line.num_stages else f" of {len(shown)} of {line.num_stages} stages"

@@ -8,12 +8,11 @@ from report_pages import (
     charts_of,
     check_names_are_text,
     check_page,
-    parts_of,
     values_of,
 )
 
 from meshwright import fuse
-from meshwright.view.parts import Picture, Text
+from meshwright.view.parts import Text
 from meshwright.view.terminal import text_of
 
 
@@ -39,7 +38,18 @@ def test_charts_hold_the_numbers_of_the_partitions(found) -> None:
     assert [row[1] for row in moved.data.rows] == [part.moved_bytes for part in found.partitions]
     bars = values_of(charts_of(page)["SRAM of each partition"])
     assert bars[0]["amount"] * 2**20 == pytest.approx(found.partitions[0].sram_bytes)
-    assert any(isinstance(part, Picture) for part in parts_of(page))
+    drawn = charts_of(page)
+    boxes, busy = (values_of(drawn[f"{name} over time"]) for name in ("Cores", "Resources"))
+    first = found.partitions[0]
+    assert sum(box["high"] - box["low"] for box in boxes if box["note"] == "partition 1") == sum(
+        kernel.cores for kernel in first.kernels
+    )
+    assert max(box["right"] for box in boxes) == pytest.approx(found.time_s)
+    rows = {bar["row"]: bar["end"] for bar in busy if bar["start"] == 0.0}
+    assert rows["DRAM"] == pytest.approx(first.dram_s)
+    assert rows["SRAM"] == pytest.approx(
+        first.time_s * first.sram_bytes / found.sram_capacity_bytes
+    )
 
 
 def test_names_are_text(found) -> None:
