@@ -10,6 +10,7 @@ from meshwright.base.errors import InfeasibleError, SpecError, UnknownNameError
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.cli.main import main
+from meshwright.graph.parameters import count_parameters
 from meshwright.train import plan_file as files
 
 QUESTION = {"on": "8xH100", "seq": "1k", "global_batch": 64}
@@ -57,6 +58,11 @@ def test_files_are_written_and_read_by_string_paths(found, tmp_path):
     path = str(tmp_path / "plan.json")
     written = mw.plan("gpt2-medium", **QUESTION, zero=1, out=path)
     assert mw.load(path).best == written.best
+    left = mw.plan(from_=path, without="1")
+    assert (left.num_lost, left.plan.best.text[:20]) == (1, "tp1 pp1 cp1 dp4 mbs1")
+    # every device has all weights; of 12 bytes of optimizer state a parameter it held an eighth
+    parameters = count_parameters(written.model).num_params
+    assert left.moved_bytes_per_device == pytest.approx(12 * parameters * (1 / 4 - 1 / 8), rel=1e-3)
     assert mw.export(path, "torch", out=str(tmp_path))
     assert mw.export(written, "megatron", print=True)
     assert mw.explain(written).shares == mw.explain(path).shares
@@ -95,6 +101,9 @@ def test_nothing_fits_is_an_error_of_its_own():
 def test_serving_has_a_verb():
     found = mw.serve("llama3-8b", on="8xH100", batch=64, context="1k")
     assert found.is_decode
+    stated = mw.estimate("llama3-8b", on="8xH100", batch=64, context="1k", tp=8)
+    assert stated.best.strategy.tp == 8
+    assert not stated.runners_up
     with pytest.raises(SpecError, match=r"--context: is needed .*or --prompt"):
         mw.serve("llama3-8b", on="8xH100", batch=64)
     with pytest.raises(SpecError, match=r"decode: is said anew .mw.serve\(model, .*context"):

@@ -271,25 +271,26 @@ def replan(
         factors=before.factors, placer=placer, progress=progress,
     )  # fmt: skip
     old, new = before.best, after.best
-    held = held_bytes(new.estimate)
-    stays = all(getattr(old.strategy, n) == getattr(new.strategy, n) for n in _PLACE)
-    moved = max(0.0, held - held_bytes(old.estimate)) if stays else held
+    held = held_parts_bytes(new.estimate)
+    if all(getattr(old.strategy, name) == getattr(new.strategy, name) for name in _PLACE):
+        had = held_parts_bytes(old.estimate)
+        held = tuple(max(0.0, now - then) for now, then in zip(held, had, strict=True))
     return Replan(
         plan=after,
         num_lost=without,
         throughput_fraction=new.estimate.tokens_per_s / old.estimate.tokens_per_s,
         changed=tuple(differences(old, new)),
-        moved_bytes_per_device=moved,
+        moved_bytes_per_device=sum(held),
     )
 
 
 _PLACE = ("tp", "tatp", "pp", "num_virtual_stages", "ep", "etp")
 
 
-def held_bytes(price: Estimate) -> float:
-    """Return the bytes of weights and optimizer state on the fullest device and its host."""
+def held_parts_bytes(price: Estimate) -> tuple[float, ...]:
+    """Return the bytes of weights and of optimizer state on the fullest device and its host."""
     parts = price.memory_parts_bytes
-    return parts["weights_bytes"] + parts["optimizer_bytes"] + price.host_bytes_per_device
+    return parts["weights_bytes"], parts["optimizer_bytes"] + price.host_bytes_per_device
 
 
 def differences(old: Candidate, new: Candidate) -> list[str]:

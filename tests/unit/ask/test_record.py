@@ -87,3 +87,8 @@ def test_a_notebook_shows_options_with_their_types():
     assert "global_batch: int = None" in str(mw.plan.__signature__)
     assert "max_latency : float [s], optional\n    limit of TPOT or TTFT" in mw.serve.__doc__
     assert issubclass(Serve, Question)
+
+
+def test_a_count_out_of_range_is_told_with_the_range():
+    with pytest.raises(SpecError, match=r"found '0', expected .* above 0"):
+        Plan.ask({"global_batch": "0"}).reading().done()

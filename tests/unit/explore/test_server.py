@@ -106,6 +106,17 @@ def test_what_is_no_question_is_refused(server, body, path):
     assert call(server, "POST", f"/api/{path}", body)[0].status == 400
 
 
+def test_an_answer_tells_what_it_took(server):
+    body = {"options": {**QUESTION, "zero": "3"}}
+    started = time.perf_counter()
+    reply, _ = call(server, "POST", "/api/estimate", body)
+    waited_ms = 1e3 * (time.perf_counter() - started)
+    total, cpu = (part.split(";dur=") for part in reply.getheader("Server-Timing").split(", "))
+    assert (total[0], cpu[0]) == ("total", "cpu")
+    assert 0.0 <= float(total[1]) <= waited_ms
+    assert 0.0 <= float(cpu[1]) <= waited_ms
+
+
 def test_an_estimate_is_the_plan_with_its_report(server):
     found = ask(server, "estimate", options={**QUESTION, "zero": "3"})
     assert {"How fast is it?", "Does it fit?"} <= {

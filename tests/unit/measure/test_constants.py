@@ -144,6 +144,18 @@ def test_a_machine_without_a_data_sheet_has_its_best_rates():
     assert "a thread has 0.5 of one" in system.notes[0]  # eight threads on four cores
 
 
+def test_groups_over_hosts_measure_the_network_between_them():
+    """Four devices on hosts of two: a group of neighbours is inside, one of every second is not."""
+    about = CPU.model_copy(update={"devices_per_host": 2})
+    apart = (
+        row("send", (1024,), 90e-6, "fp32", group=2, stride=2),
+        row("send", (2**24,), 2**24 / 1e9, "fp32", group=2, stride=2),
+    )
+    inside, outside = made_system(measured(*CPU_ROWS, *apart, about=about)).levels
+    assert (inside.latency_s, outside.latency_s) == (50e-6, 90e-6)
+    assert outside.bandwidth_bytes_per_s == pytest.approx(1e9)
+
+
 def test_files_hold_what_was_found(tmp_path):
     rows = measured(*CPU_ROWS, about=CPU)
     system = made_system(rows)
