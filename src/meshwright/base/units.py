@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import lru_cache
 
 from meshwright.base.errors import UsageError
 
@@ -94,17 +95,32 @@ def parse_quantity(text: str, dimension: str) -> float:
     if match is None:
         raise ValueError(f"{text!r} is not a quantity; expected something like {example!r}")
     number, unit = match.groups()
-    factor = _factor(unit, dimension)
-    if factor is None and not unit:
+    factors = _factors(unit)
+    if dimension not in factors and not unit:
         raise ValueError(f"{text!r} has no unit; expected something like {example!r}")
-    if factor is None:
-        found = next((name for name in _UNITS if _factor(unit, name) is not None), "")
-        means = f" (its unit is one of {found})" if found else ""
+    if dimension not in factors:
+        means = f" (its unit is one of {next(iter(factors))})" if factors else ""
         raise ValueError(f"{text!r} is no {dimension}{means}; expected something like {example!r}")
-    value = float(number.replace("_", "")) * factor
+    value = float(number.replace("_", "")) * factors[dimension]
     if why := out_of_range(value):
         raise ValueError(f"{text[:40]!r} {why}, in SI units")
     return value
+
+
+def read_quantity(text: str) -> tuple[float, str] | None:
+    """Return the SI value and the dimension of a written quantity; None where it is none.
+
+    Of several dimensions with this unit, the first in the table.
+    """
+    match = _QUANTITY.match(text)
+    if match is None:
+        return None
+    number, unit = match.groups()
+    values = (
+        (float(number.replace("_", "")) * factor, dimension)
+        for dimension, factor in _factors(unit).items()
+    )
+    return next((found for found in values if not out_of_range(found[0])), None)
 
 
 def whole_number(text: str) -> int | None:
@@ -130,15 +146,16 @@ def parse_count(text: str, *, kilo: int = 1000) -> int | None:
     return int(count) if count.denominator == 1 else None
 
 
-def _factor(unit: str, dimension: str) -> float | None:
-    """Return the factor of a written unit to SI, or None when the dimension has no such unit."""
-    symbols, prefixes, _ = _UNITS[dimension]
-    for symbol, base in symbols.items():
-        if unit.endswith(symbol):
-            prefix = unit[: len(unit) - len(symbol)] if symbol else unit
-            if prefix.strip() in prefixes:
-                return base * prefixes[prefix.strip()]
-    return None
+@lru_cache(maxsize=1024)
+def _factors(unit: str) -> Mapping[str, float]:
+    """Return the factor of a written unit to SI in each dimension that has it, in their order."""
+    found: dict[str, float] = {}
+    for dimension, (symbols, prefixes, _) in _UNITS.items():
+        for symbol, base in symbols.items():
+            prefix = unit.removesuffix(symbol).strip()
+            if unit.endswith(symbol) and prefix in prefixes:
+                found.setdefault(dimension, base * prefixes[prefix])
+    return found
 
 
 _RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")

@@ -27,7 +27,7 @@ import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
@@ -38,7 +38,7 @@ from pydantic.fields import FieldInfo
 from meshwright.base.budget import Budget
 from meshwright.base.errors import Fault, SpecError, UnknownNameError, nearest
 from meshwright.base.files import MOST_BYTES, text_of, unreadable
-from meshwright.base.units import DIMENSIONS, parse_quantity
+from meshwright.base.units import read_quantity
 from meshwright.spec.declaration import (
     Declaration,
     Provenance,
@@ -150,17 +150,18 @@ class _TreeBuilder:
     def node(self, event: Any, at: Location) -> Any:
         """Return the value that starts with this event."""
         self.lines[at] = event.start_mark.line + 1
-        self.budget.spend(values=1)
-        tag = getattr(event, "tag", None)
-        if isinstance(event, yaml.AliasEvent):
+        self.budget.values -= 1
+        if self.budget.values < 0:
+            self.budget.spend(at=path_text(at))
+        kind = type(event)
+        if kind is yaml.AliasEvent:
             return self.refuse(at, f"the alias *{event.anchor} is not allowed")
-        if tag is not None and tag != "!":
-            self.refuse(at, f"the tag {tag!r} is not allowed; files hold data only")
-        if isinstance(event, yaml.CollectionStartEvent):
-            with self.budget.deeper(path_text(at)):
-                is_mapping = isinstance(event, yaml.MappingStartEvent)
-                return self.mapping(at) if is_mapping else self.sequence(at)
-        return self.scalar(event.value, at) if event.implicit[0] else event.value
+        if event.tag not in (None, "!"):
+            self.refuse(at, f"the tag {event.tag!r} is not allowed; files hold data only")
+        if kind is yaml.ScalarEvent:
+            return self.scalar(event.value, at) if event.implicit[0] else event.value
+        with self.budget.deeper(path_text(at)):
+            return self.mapping(at) if kind is yaml.MappingStartEvent else self.sequence(at)
 
     def sequence(self, at: Location) -> list[Any]:
         """Return the list after its start was read."""
@@ -199,6 +200,8 @@ class _TreeBuilder:
             return _NOTHING
         if text in ("true", "false"):
             return text == "true"
+        if text[0].isalpha():
+            return text
         if not _INTEGER.fullmatch(text):
             return float(text.replace("_", "")) if _FLOAT.fullmatch(text) else text
         if len(text) > 20 or abs(int(text.replace("_", ""))) > _LARGEST_INTEGER:
@@ -238,6 +241,11 @@ def plain_values(tree: Tree) -> PlainValues:
     return plain
 
 
+@lru_cache(maxsize=1024)
+def _cited(source: str) -> Provenance:
+    return Provenance(source=source)
+
+
 class _SourceReader:
     """Walks a tree once; knows the keys of the sources of the file."""
 
@@ -263,7 +271,7 @@ class _SourceReader:
         if isinstance(value, list):
             return [self.read(entry, (*at, i), default) for i, entry in enumerate(value)]
         if default is not None and number_in(value) is not None:
-            self.plain.provenance[path_text(at)] = Provenance(kind="cited", source=default)
+            self.plain.provenance[path_text(at)] = _cited(default)
         return value
 
     def is_source(self, source: object, at: Location) -> bool:
@@ -335,13 +343,7 @@ def number_in(value: object) -> tuple[float, str] | None:
         return None
     if not isinstance(value, str):
         return (float(value), "number") if math.isfinite(value) else None
-    for dimension in DIMENSIONS:
-        try:
-            number = parse_quantity(value, dimension)
-        except ValueError:
-            continue
-        return (number, dimension) if math.isfinite(number) else None
-    return None
+    return read_quantity(value)
 
 
 # fields and their types

@@ -53,6 +53,7 @@ class Declaration(Brief, BaseModel):
         protected_namespaces=(),
         allow_inf_nan=False,
         strict=False,
+        defer_build=True,
     )
 
     @model_validator(mode="before")
