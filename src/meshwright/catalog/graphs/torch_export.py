@@ -11,23 +11,21 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from io import StringIO
+from io import BytesIO, StringIO
 from typing import Any
+from zipfile import ZipFile
 
 from meshwright.base.errors import Fault, SpecError, UnsupportedError
+from meshwright.base.files import Members
 from meshwright.catalog.graphs.exported import (
     DimNames,
-    Input,
     Program,
-    ProgramStep,
-    Ref,
-    TensorMeta,
     graph_of,
     places_of,
     wanted_sizes,
 )
-from meshwright.catalog.graphs.expressions import Expression, read_expression
-from meshwright.catalog.graphs.tracing import first_line
+from meshwright.catalog.graphs.torch_files import MOST_BYTES, program_in
+from meshwright.catalog.graphs.tracing import as_foreign, first_line
 from meshwright.spec.graph import GraphSpec
 
 
@@ -74,7 +72,7 @@ def import_torch(
     shared: dict[str, Any] = {"name": name, "repeats": repeats, "dims": dims, "tiled": tiled}
     program = _exported(module, tuple(arguments), dict(keywords or {}), name)
     if sizes:
-        wanted = wanted_sizes(sizes, places_of(_plain(program), name, dims), name)
+        wanted = wanted_sizes(sizes, places_of(_plain(program, name), name, dims), name)
         from torch.utils import _pytree
 
         leaves, tree = _pytree.tree_flatten((tuple(arguments), dict(keywords or {})))
@@ -113,7 +111,7 @@ def graph_of_program(
 
     Every dynamic dim needs a size.
     """
-    plain = _plain(program)
+    plain = _plain(program, name)
     return graph_of(plain, name=name, repeats=repeats, dims=dims, sizes=sizes, tiled=tiled)
 
 
@@ -155,101 +153,24 @@ def _looped(part: Any) -> Any:
     return config if isinstance(way, str) and way not in ("grouped_mm", "batched_mm") else None
 
 
-def _plain(program: Any) -> Program:
-    """Return an ``ExportedProgram`` as plain data."""
-    signature = program.graph_signature
-    weights: Mapping[str, str] = signature.inputs_to_parameters
-    held = {**signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants, **weights}
-    metas = {node.name: node.meta.get("val") for node in program.graph.nodes}
-    given = [spec.arg.name for spec in signature.input_specs]
-    sizes = [size for name in given if _is_tensor(metas.get(name)) for size in metas[name].shape]
-    examples = {str(expr): size.node.hint for size in sizes if (expr := _open(size)) is not None}
-    return Program(
-        inputs=tuple(
-            Input(name, _meta(metas[name]), held.get(name, ""), name in weights)
-            for name in given
-            if name in metas
-        ),
-        steps=tuple(_steps(program.graph.nodes)),
-        outputs=tuple(name for name in signature.user_outputs if isinstance(name, str)),
-        version=torch_or_refusal().__version__,
-        ranges={str(key): _range(found) for key, found in program.range_constraints.items()},
-        examples={name: hint for name, hint in examples.items() if isinstance(hint, int)},
-    )
-
-
-def _steps(nodes: Any) -> Iterator[ProgramStep]:
-    """Yield the calls of a graph; places of one that makes several things are its outputs."""
-    parts: dict[str, dict[int, str]] = {}
-    for node in nodes:
-        if _operator(node) == "getitem":
-            parts.setdefault(node.args[0].name, {})[node.args[1]] = node.name
-    for node in nodes:
-        if node.op != "call_function" or _operator(node) == "getitem":
-            continue
-        schema = getattr(node.target, "_schema", None)
-        names = [argument.name for argument in schema.arguments] if schema is not None else []
-        names += [f"{place}" for place in range(len(names), len(node.args))]
-        given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-        made, named = node.meta.get("val"), parts.get(node.name, {})
-        outputs = [(node.name, _meta(made))]
-        if isinstance(made, list | tuple):
-            metas = enumerate(map(_meta, made))
-            outputs = [(named.get(at, f"{node.name}.unused_{at}"), meta) for at, meta in metas]
-        arguments = {key: _argument(value) for key, value in given.items()}
-        yield ProgramStep(node.name, _operator(node), arguments, tuple(outputs))
-
-
-def _argument(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return [_argument(entry) for entry in value]
-    return Ref(value.name) if hasattr(value, "op") else _size(value)
-
-
-def _meta(value: Any) -> Any:
-    """Return the shape and type of a tensor, or the value of a number."""
-    if not _is_tensor(value):
-        return _size(value)
-    shape = tuple(map(_size, value.shape))
-    dtype = str(value.dtype).removeprefix("torch.")
-    return TensorMeta(shape, dtype, float(value.element_size()), value.requires_grad)
-
-
-def _open(size: Any) -> Any:
-    """Return a size that a program leaves open as sympy has it; None where it is a number."""
-    return getattr(getattr(size, "node", None), "expr", None)
-
-
-def _size(size: Any) -> Any:
-    """Return a size as a number or an expression; anything else is returned unchanged."""
-    expression = _open(size)
-    if expression is None:
-        return size
-    from sympy import srepr
-
+def _plain(program: Any, name: str) -> Program:
+    """Return an ``ExportedProgram`` as its own file states it, which holds no weight."""
+    torch, weights, archive = torch_or_refusal(), dict(program.state_dict), BytesIO()
+    for key, held in weights.items():
+        empty = held.to("meta")
+        if isinstance(held, torch.nn.Parameter):
+            empty = torch.nn.Parameter(empty, held.requires_grad)
+        program.state_dict[key] = empty
     try:
-        return read_expression(srepr(expression))
-    except ValueError:  # of what is no size: a condition, a number with a fraction
-        return Expression(str(expression))
-
-
-def _range(found: Any) -> tuple[int | None, int | None]:
-    """Return the least and the largest number of a range of PyTorch."""
-    low, high = (int(end) if end.is_Integer else None for end in (found.lower, found.upper))
-    return low, high
-
-
-def _is_tensor(meta: Any) -> bool:
-    return hasattr(meta, "element_size")
-
-
-def _operator(node: Any) -> str:
-    """Return the name of the operator of a node, without namespace and overload."""
-    if node.op != "call_function":
-        return ""
-    schema = getattr(node.target, "_schema", None)
-    name = schema.name if schema is not None else getattr(node.target, "__name__", "")
-    return str(name).rpartition("::")[2]
+        with quiet():
+            torch.export.save(program, archive)
+    except Exception as error:
+        message = f"torch.export.save: {first_line(error)}"
+        raise SpecError(Fault("", message, "make the module traceable"), origin=name) from error
+    finally:
+        program.state_dict.update(weights)
+    with as_foreign(name), ZipFile(archive) as written:
+        return program_in(Members(written, MOST_BYTES), name)
 
 
 def torch_or_refusal() -> Any:

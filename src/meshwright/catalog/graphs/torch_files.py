@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from meshwright.base.files import members_of
+from meshwright.base.files import Members, members_of
 from meshwright.catalog.files import json_content
 from meshwright.catalog.graphs.exported import Input, Meta, Program, ProgramStep, Ref, TensorMeta
 from meshwright.catalog.graphs.expressions import Expression, Size, read_expression
 
 _SCHEMA = 8
-_MOST_BYTES = 64 * 2**20
+MOST_BYTES = 64 * 2**20
 """Most bytes of one program: some 20,000 calls of operators."""
 _OLD_MODEL = "serialized_exported_program.json"
 """Name in archives of PyTorch before 2.8."""
@@ -42,10 +42,14 @@ def read_exported(path: Path) -> Program:
     OSError, ValueError
         Where it is no archive, holds no program or another schema, or is too large.
     """
-    with members_of(path, most_bytes=_MOST_BYTES) as archive:
-        name = _model_of(archive.names)
-        text = archive.content(name).decode()
-    return _program(json_content(text, f"{path}: {name}"))
+    with members_of(path, most_bytes=MOST_BYTES) as archive:
+        return program_in(archive, str(path))
+
+
+def program_in(archive: Members, origin: str) -> Program:
+    """Return the program of an archive; see :func:`read_exported`."""
+    name = _model_of(archive.names)
+    return _program(json_content(archive.content(name).decode(), f"{origin}: {name}"))
 
 
 def _model_of(names: Sequence[str]) -> str:
