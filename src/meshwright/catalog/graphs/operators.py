@@ -241,7 +241,7 @@ def _summed_up(to: GraphBuilder, call: Call) -> Value:
         if axis == call.axis() or source.shape[axis] != size
     ]
     at = moved(to, f"{call.name}.rows", [source, *rest], value.shape, changed)
-    return elementwise(to, call.name, [value, at], is_sum=True, word_bytes=call.word_bytes)
+    return elementwise(to, call.name, [value, at], is_sum=True)
 
 
 def _rearranged(to: GraphBuilder, call: Call) -> Value:
@@ -254,15 +254,14 @@ def _rearranged(to: GraphBuilder, call: Call) -> Value:
     keys = [key if key < same else ("from", key) for key in range(len(call.first.axes))]
     fresh = {key: call.shape[key] for key in range(same, len(call.shape))}
     operands: list[Operand] = [(call.first, keys)]
-    writes, word = range(len(call.shape)), call.word_bytes
-    return to.emit(call.name, "none", operands, writes, fresh=fresh, word_bytes=word)
+    return to.emit(call.name, "none", operands, range(len(call.shape)), fresh=fresh)
 
 
 def _gated(to: GraphBuilder, call: Call) -> Value:
     """Return one half of an axis times a function of the other half."""
     axis = call.axis(-1)
     halves = [moved(to, f"{call.name}.{n}", [call.first], call.shape, [axis]) for n in range(2)]
-    return elementwise(to, call.name, halves, word_bytes=call.word_bytes)
+    return elementwise(to, call.name, halves)
 
 
 def rows(to: GraphBuilder, name: str, value: Value, axis: int, ids: Value | None) -> Value:
@@ -323,8 +322,8 @@ def _index_put(to: GraphBuilder, call: Call) -> Value:
         (call["values"], put[len(put) - len(call["values"].axes) :]),
         *((found, places[rank - len(found.axes) :]) for found in ids.values()),
     ]
-    fresh, word = {axis: value.shape[axis] for axis in ids}, call.word_bytes
-    return to.emit(call.name, "none", operands, keys, fresh=fresh, word_bytes=word)
+    fresh = {axis: value.shape[axis] for axis in ids}
+    return to.emit(call.name, "none", operands, keys, fresh=fresh)
 
 
 def _gather_tuples(to: GraphBuilder, call: Call) -> Value:
@@ -348,8 +347,8 @@ def _scatter_tuples(to: GraphBuilder, call: Call) -> Value:
         (ids, [*places, "coordinate"]),
         (source, [*places, *keys[first:]]),
     ]
-    fresh, word = {key: value.shape[key] for key in keys[:first]}, call.word_bytes
-    return to.emit(call.name, "none", operands, keys, fresh=fresh, word_bytes=word)
+    fresh = {key: value.shape[key] for key in keys[:first]}
+    return to.emit(call.name, "none", operands, keys, fresh=fresh)
 
 
 def _gather(to: GraphBuilder, call: Call) -> Value:
@@ -359,14 +358,13 @@ def _gather(to: GraphBuilder, call: Call) -> Value:
     own: list[Key] = [
         key if key != gone and value.shape[key] == ids.shape[key] else ("own", key) for key in keys
     ]
-    word = call.word_bytes
-    return to.emit(call.name, "none", [(ids, keys), (value, own)], keys, word_bytes=word)
+    return to.emit(call.name, "none", [(ids, keys), (value, own)], keys)
 
 
 def _constant(to: GraphBuilder, call: Call) -> Value:
     """Return a tensor made from no input: a constant, a range of numbers."""
     keys, fresh = range(len(call.shape)), dict(enumerate(call.shape))
-    return to.emit(call.name, "none", [], keys, fresh=fresh, word_bytes=call.word_bytes)
+    return to.emit(call.name, "none", [], keys, fresh=fresh)
 
 
 # functions of each element
@@ -378,24 +376,20 @@ def elementwise(
     values: Sequence[Value],
     *,
     is_sum: bool = False,
-    word_bytes: float | None = None,
 ) -> Value:
     """Return a function of each element, the last axes of all values being the same."""
     rank = max((len(value.axes) for value in values), default=0)
     operands = [(value, range(rank - len(value.axes), rank)) for value in values]
     same = len({value.shape for value in values}) == 1 and len(values) > 1
-    return to.emit(
-        name, "vector", operands, range(rank), is_sum=is_sum and same, word_bytes=word_bytes
-    )
+    return to.emit(name, "vector", operands, range(rank), is_sum=is_sum and same)
 
 
 def _elementwise(to: GraphBuilder, call: Call) -> Value:
-    return elementwise(to, call.name, call.values, word_bytes=call.word_bytes)
+    return elementwise(to, call.name, call.values)
 
 
 def _add(to: GraphBuilder, call: Call) -> Value:
-    is_sum, word = call["alpha"] in (None, 1), call.word_bytes
-    return elementwise(to, call.name, call.values, is_sum=is_sum, word_bytes=word)
+    return elementwise(to, call.name, call.values, is_sum=call["alpha"] in (None, 1))
 
 
 def _dropout(to: GraphBuilder, call: Call) -> Value:
@@ -768,7 +762,6 @@ def along(
     held: Sequence[Value] = (),
     kept: bool = True,
     needs_whole: bool = True,
-    word_bytes: float | None = None,
 ) -> Value:
     """Return an operation over whole axes: softmax, norms, sums; ``kept`` where the axes stay.
 
@@ -783,7 +776,7 @@ def along(
     operands += [(weight, over[len(over) - len(weight.axes) :]) for weight in held]
     writes = keys if kept else [key for key in keys if key not in over]
     whole = over if needs_whole else []
-    return to.emit(name, "vector", operands, writes, whole=whole, word_bytes=word_bytes)
+    return to.emit(name, "vector", operands, writes, whole=whole)
 
 
 def _axes(call: Call) -> Sequence[int]:
@@ -793,7 +786,7 @@ def _axes(call: Call) -> Sequence[int]:
 
 
 def _along(to: GraphBuilder, call: Call) -> Value:
-    return along(to, call.name, call.first, _axes(call), word_bytes=call.word_bytes)
+    return along(to, call.name, call.first, _axes(call))
 
 
 def _norm(to: GraphBuilder, call: Call) -> Value:
@@ -834,12 +827,10 @@ def _reduce(to: GraphBuilder, call: Call, *, needs_whole: bool) -> Made:
     """Return a reduction, for each of its outputs; the larger of two tensors is not a reduction."""
     if call["other"] is not None:
         return _elementwise(to, call)
-    value, over, word = call.first, _axes(call), call.word_bytes
+    value, over = call.first, _axes(call)
     made: list[Value | None] = []
     for _ in call.shapes:
-        out = along(
-            to, call.name, value, over, kept=False, needs_whole=needs_whole, word_bytes=word
-        )
+        out = along(to, call.name, value, over, kept=False, needs_whole=needs_whole)
         if call["keepdim"]:
             gone, left = {value.axis(axis) for axis in over}, iter(out.shape)
             out = out.reshaped([1 if a in gone else next(left) for a in range(len(value.axes))])
@@ -856,7 +847,7 @@ def _sort(to: GraphBuilder, call: Call) -> Made:
             f"{call.name}.{number}", "vector", [(value, keys)],
             ["order" if key == axis else key for key in keys], fresh={"order": shape[axis]},
             whole=[axis], flops_per_point=1 / shape[axis],
-            word_bytes=_PLACE_BYTES if number else call.word_bytes,
+            word_bytes=_PLACE_BYTES if number else None,
         )
         for number, shape in enumerate(call.shapes)
     ]  # fmt: skip
@@ -901,7 +892,7 @@ def _transformed(
         call.name, "vector", [(value, keys)], [("to", k) if k in changed else k for k in keys],
         fresh={("to", key): call.shape[key] for key in changed},
         whole=[*over, *(("to", key) for key in changed)],
-        flops_per_point=flops / points, word_bytes=call.word_bytes,
+        flops_per_point=flops / points,
     )  # fmt: skip
 
 
@@ -920,11 +911,9 @@ def _upsample(to: GraphBuilder, call: Call, *, points: int = 0) -> Value:
     points = points or {"nearest": 1, "linear": 2, "cubic": 4}[call["mode"] or "nearest"]
     if points == 1:
         return seen
-    keys, word = range(len(call.shape)), call.word_bytes
+    keys = range(len(call.shape))
     flops = 2.0 * points ** (len(call.shape) - 2) - 1
-    return to.emit(
-        call.name, "vector", [(seen, keys)], keys, flops_per_point=flops, word_bytes=word
-    )
+    return to.emit(call.name, "vector", [(seen, keys)], keys, flops_per_point=flops)
 
 
 def _first_of(rule: Rule) -> Rule:
