@@ -42,7 +42,7 @@ def plain_data(value: object, *, with_defaults: bool = False) -> Any:
         Whether declarations are written with the fields that have their default.
     """
 
-    def plain(value: object) -> Any:
+    def plain(value: object) -> object:
         if isinstance(value, BaseModel):
             return value.model_dump(mode="json", exclude_defaults=not with_defaults)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -67,7 +67,7 @@ class AnswerFile(Generic[Answer]):
     kind: type[Answer]
     faults: Callable[[Answer], Iterable[Fault]] = lambda answer: ()
     """Check that returns the faults of an answer, beyond wrong types."""
-    upgrade: Callable[[dict[str, Any]], None] = lambda data: None
+    upgrade: Callable[[dict[str, object]], None] = lambda data: None
     """Function that adds in place the fields that files of earlier versions lack."""
     with_defaults: bool = False
     """Whether declarations are written with the fields that have their default."""

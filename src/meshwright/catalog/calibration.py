@@ -374,7 +374,7 @@ def _read(path: Path) -> CalibrationFile:
         missing = [name for name in CONSTANTS if getattr(file.defaults, name) is None]
         fix = "state it, or add `based_on`"
         faults += [Fault(f"defaults.{file_key(name)}", "is missing", fix) for name in missing]
-    stated: dict[str, Any] = {"defaults": file.defaults}
+    stated: dict[str, Declaration] = {"defaults": file.defaults}
     stated |= {f"families.{family}": entry for family, entry in file.families.items()}
     stated |= {f"frameworks.{name}": entry for name, entry in file.frameworks.items()}
     for place, entry in stated.items():

@@ -38,7 +38,7 @@ def name_of(model: ModelSpec, names: Mapping[str, str]) -> str | None:
     )
 
 
-def config_of(model: ModelSpec) -> Mapping[str, Any] | None:
+def config_of(model: ModelSpec) -> Config | None:
     """Return the configuration that reads as this model; None where none is known."""
     write = _FAMILIES.get(model.architecture)
     if write is None:

@@ -48,6 +48,8 @@ from meshwright.spec.declaration import (
 )
 
 Location = tuple[str | int, ...]
+FileFields = dict[str | int, Any]
+"""The fields of a mapping of a file."""
 
 # YAML to a tree of plain data
 
@@ -67,7 +69,7 @@ _NOTHING = object()
 class Tree:
     """Content of a file: nested dicts and lists, and the line of each of them."""
 
-    value: dict[str | int, Any]
+    value: FileFields
     lines: Mapping[Location, int]
 
 
@@ -147,7 +149,7 @@ class _TreeBuilder:
         """Note a fault."""
         self.faults.append(fault_at(self.lines, at, message))
 
-    def node(self, event: Any, at: Location) -> Any:
+    def node(self, event: Any, at: Location) -> object:
         """Return the value that starts with this event."""
         self.lines[at] = event.start_mark.line + 1
         self.budget.values -= 1
@@ -155,7 +157,8 @@ class _TreeBuilder:
             self.budget.spend(at=path_text(at))
         kind = type(event)
         if kind is yaml.AliasEvent:
-            return self.refuse(at, f"the alias *{event.anchor} is not allowed")
+            self.refuse(at, f"the alias *{event.anchor} is not allowed")
+            return None
         if event.tag not in (None, "!"):
             self.refuse(at, f"the tag {event.tag!r} is not allowed; files hold data only")
         if kind is yaml.ScalarEvent:
@@ -163,22 +166,21 @@ class _TreeBuilder:
         with self.budget.deeper(path_text(at)):
             return self.mapping(at) if kind is yaml.MappingStartEvent else self.sequence(at)
 
-    def sequence(self, at: Location) -> list[Any]:
+    def sequence(self, at: Location) -> list[object]:
         """Return the list after its start was read."""
-        values: list[Any] = []
+        values: list[object] = []
         while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
             values.append(self.value(event, (*at, len(values))))
         return values
 
-    def mapping(self, at: Location) -> dict[str | int, Any]:
+    def mapping(self, at: Location) -> FileFields:
         """Return the mapping after its start was read."""
-        values: dict[str | int, Any] = {}
+        values: FileFields = {}
         while not isinstance(event := next(self.events), yaml.MappingEndEvent):
             line = event.start_mark.line + 1
             key = self.node(event, (*at, "(key)"))
             del self.lines[*at, "(key)"]
-            is_key = isinstance(key, str | int) and not isinstance(key, bool) and key != "<<"
-            if not is_key:
+            if not isinstance(key, str | int) or isinstance(key, bool) or key == "<<":
                 self.refuse(at, f"{key!r} cannot be a field name, line {line}")
                 key = f"(key of line {line})"
             if key in values:
@@ -186,13 +188,14 @@ class _TreeBuilder:
             values[key] = self.value(next(self.events), (*at, key), line)
         return values
 
-    def value(self, event: Any, at: Location, line: int | None = None) -> Any:
+    def value(self, event: Any, at: Location, line: int | None = None) -> object:
         """Return the value of a key or an entry of a list, or note that there is none."""
         value = self.node(event, at)
         self.lines[at] = line or self.lines[at]
-        if value is not _NOTHING:
-            return value
-        return self.refuse(at, "has no value; write `unknown` where nothing is known")
+        if value is _NOTHING:
+            self.refuse(at, "has no value; write `unknown` where nothing is known")
+            return None
+        return value
 
     def scalar(self, text: str, at: Location) -> object:
         """Return the number, truth value or text that is written without quotes."""
@@ -220,7 +223,7 @@ class PlainValues:
     """The values of a tree without sources, the origin of each by path, and the faults found."""
 
     tree: Tree
-    value: dict[str | int, Any]
+    value: FileFields
     provenance: dict[str, Provenance] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     reported: set[Location] = field(default_factory=set)
@@ -252,7 +255,7 @@ class _SourceReader:
     def __init__(self, plain: PlainValues, known: tuple[str, ...]) -> None:
         self.plain, self.known, self.refuse = plain, known, plain.refuse
 
-    def fields(self, value: Mapping[Any, Any], at: Location, default: str | None) -> Any:
+    def fields(self, value: FileFields, at: Location, default: str | None) -> FileFields:
         """Return a mapping without its default source; ``sources`` itself is left alone."""
         source = value.get("source")
         if source is not None and self.is_source(source, (*at, "source")):
@@ -281,7 +284,7 @@ class _SourceReader:
         self.refuse(at, f"no entry {source!r} under `sources`", nearest(str(source), self.known))
         return False
 
-    def sourced(self, entry: Mapping[Any, Any], at: Location, default: str | None) -> Any:
+    def sourced(self, entry: FileFields, at: Location, default: str | None) -> object:
         """Return the value of a mapping with an origin, after noting the origin."""
         for key in entry:
             if key not in _SOURCED_KEYS:
@@ -318,7 +321,7 @@ class _SourceReader:
         )
         return value
 
-    def interval(self, entry: Mapping[Any, Any], at: Location) -> tuple[float | None, float | None]:
+    def interval(self, entry: FileFields, at: Location) -> tuple[float | None, float | None]:
         """Return the interval of a value in SI units, checked against the value itself."""
         if "range" not in entry:
             return None, None
@@ -480,7 +483,7 @@ def json_content(text: str, origin: str) -> Any:
     if sum(map(text.count, ",[{")) > MOST_JSON_VALUES:  # each value but the first has one before it
         raise SpecError(Fault("", f"has more than {MOST_JSON_VALUES:,} values"), origin=origin)
 
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
         found = dict(pairs)
         if len(found) < len(pairs):
             twice = (

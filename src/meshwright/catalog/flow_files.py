@@ -16,7 +16,15 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import Fault, SpecError, nearest
-from meshwright.catalog.files import Location, PlainValues, Tree, path_text, read_json, shown
+from meshwright.catalog.files import (
+    FileFields,
+    Location,
+    PlainValues,
+    Tree,
+    path_text,
+    read_json,
+    shown,
+)
 from meshwright.spec.flows import FlowScenario, Label, PlacementFile, depths_of
 
 LARGEST = 1e24
@@ -29,7 +37,7 @@ SMALLEST = 1e-9
 class Record:
     """One JSON object and its place; faults of the file are noted."""
 
-    value: Mapping[str, Any]
+    value: Mapping[Any, Any]
     at: Location
     plain: PlainValues
 
@@ -44,7 +52,7 @@ class Record:
                 missing = [other for other in known if other not in self.value]
                 self.refuse(name, "unknown field", nearest(name, missing or known))
 
-    def take(self, name: str, is_right: Callable[[Any], bool], expected: str) -> Any:
+    def take(self, name: str, is_right: Callable[[object], bool], expected: str) -> Any:
         """Return the value of a field; None where it is missing or wrong, which is noted."""
         found = self.value.get(name)
         if found is None:
@@ -60,9 +68,10 @@ class Record:
         if name not in self.value and default is not None:
             return default
 
-        def is_right(value: Any) -> bool:
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            return is_number and least <= value <= LARGEST
+        def is_right(value: object) -> bool:
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                return False
+            return least <= value <= LARGEST
 
         found = self.take(name, is_right, f"a number from {least:g} to {LARGEST:g}")
         return math.nan if found is None else float(found)
@@ -118,7 +127,7 @@ _SCENARIO = (
 """Fields that are read, and documented ones that are not: descriptions and results."""
 
 
-def _object_of(path: Path) -> dict[Any, Any]:
+def _object_of(path: Path) -> FileFields:
     """Return the object that a JSON file holds."""
     content = read_json(path)
     if not isinstance(content, dict):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from meshwright.base.errors import Fault, SpecError, UnknownNameError
 from meshwright.catalog.files import (
+    FileFields,
     Tree,
     data_names,
     find_name,
@@ -80,7 +79,7 @@ def _tree(path: Path) -> Tree:
     return read_tree(read_text(path), str(path))
 
 
-def _merged(value: Mapping[Any, Any], other: Mapping[Any, Any]) -> dict[Any, Any]:
+def _merged(value: FileFields, other: FileFields) -> FileFields:
     """Return a mapping with its entries replaced by those of another, level by level."""
     both = {
         key: _merged(value[key], entry)

@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pydantic import Field, ValidationError
 
@@ -22,8 +22,8 @@ from meshwright.catalog.files import read_json, shown
 from meshwright.catalog.huggingface import families as family_files
 from meshwright.catalog.huggingface.family import (
     FIXED,
-    Family,
-    Fields,
+    Config,
+    ModelFamily,
     families,
     is_harmless,
 )
@@ -49,7 +49,7 @@ class ModelEntry(Declaration):
     aliases: tuple[str, ...] = ()
     source: Source
     config: Mapping[str, object]
-    checkpoints: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
+    checkpoints: Mapping[str, Mapping[str, object]] = Field(default_factory=dict)
     """``quantization_config`` of the publisher's checkpoints in other formats, by the word for the
     format in their names."""
 
@@ -73,7 +73,7 @@ def model_entry(name: str) -> ModelEntry:
     return _read_entry(read_json(path, most_bytes=_MOST_FILE_BYTES), str(path))
 
 
-def _read_entry(content: Any, origin: str) -> ModelEntry:
+def _read_entry(content: object, origin: str) -> ModelEntry:
     try:
         return ModelEntry.model_validate(content)
     except ValidationError as error:
@@ -132,7 +132,7 @@ _STORED: Final = "weights are stored as"
 
 def _settings_of(
     entry: ModelEntry, text: str, stored: Format, model: ModelSpec
-) -> Mapping[str, Any] | str | None:
+) -> Mapping[str, object] | str | None:
     """Return the weight settings of a checkpoint: its publisher's, or those of most others."""
     organisation, slash, _ = text.lower().rpartition("/")
     if stored.word in entry.checkpoints and (not slash or organisation == entry.publisher):
@@ -253,8 +253,8 @@ def read_config(
 
 
 def _open_fields(
-    config: Mapping[str, object], family: Family, origin: str
-) -> tuple[Fields, tuple[str, ...]]:
+    config: Mapping[str, object], family: ModelFamily, origin: str
+) -> tuple[Config, tuple[str, ...]]:
     """Return the checked fields of the text model, and the parts of the model that are left out."""
     stated_type = config.get("model_type")
     label = str(stated_type or _first_architecture(config))
@@ -265,7 +265,7 @@ def _open_fields(
         harmless = (
             f"{family.harmless} {family.outer_harmless}" if family.is_flat else family.harmless
         )
-        fields = Fields(config, family.keys, family=label, origin=origin, harmless=harmless)
+        fields = Config(config, family.keys, family=label, origin=origin, harmless=harmless)
         _check_architecture(config, family, fields)
         return fields, (_TEXT_ONLY,) if family.is_flat else ()
     inner = config.get("text_config")
@@ -273,10 +273,10 @@ def _open_fields(
         found = "missing" if inner is None else f"found {shown(inner)}"
         fault = Fault("text_config", f"{found}; {label} needs a nested section")
         raise SpecError(fault, origin=origin)
-    outer = Fields(config, {}, family=label, harmless=f"text_config {family.outer_harmless}")
+    outer = Config(config, {}, family=label, harmless=f"text_config {family.outer_harmless}")
     tied = config.get("tie_word_embeddings")
     merged = dict(inner) if tied is None else {"tie_word_embeddings": tied} | dict(inner)
-    fields = Fields(
+    fields = Config(
         merged, family.keys, family=label, origin=origin, prefix="text_config.",
         harmless=family.harmless,
     )  # fmt: skip
@@ -291,7 +291,7 @@ def _open_fields(
     return fields, (_TEXT_ONLY,)
 
 
-def _check_architecture(config: Mapping[str, object], family: Family, fields: Fields) -> None:
+def _check_architecture(config: Mapping[str, object], family: ModelFamily, fields: Config) -> None:
     """Record a fault where the architecture is not the language model of the family."""
     stated, known = config.get("architectures"), " or ".join(family.architectures)
     if stated is None:
@@ -310,10 +310,10 @@ def _first_architecture(config: Mapping[str, object]) -> str:
 
 
 @cache
-def _index() -> dict[str, Family]:
+def _index() -> dict[str, ModelFamily]:
     """Return the family of each model type and architecture; imports the family files once."""
     import_siblings(family_files, "model_families")
-    index: dict[str, Family] = {}
+    index: dict[str, ModelFamily] = {}
     for entry in families:
         family = families[entry]
         for label in (*family.model_types, *family.nested_types, *family.architectures):
@@ -335,7 +335,7 @@ _RECURRENT: Final = (
 """Values of ``model_type`` with recurrent layers of kinds that are not priced."""
 
 
-def _find_family(config: Mapping[str, object], origin: str) -> Family:
+def _find_family(config: Mapping[str, object], origin: str) -> ModelFamily:
     """Return the family by ``model_type``, or where that is absent by ``architectures``."""
     stated, architecture = config.get("model_type"), _first_architecture(config)
     if stated is not None and not isinstance(stated, str):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
 
 from meshwright.catalog.files import data_names, read_text, read_tree
 
@@ -15,7 +14,7 @@ FOLDER = "recipes"
 def recipes(program: str) -> Mapping[str, Mapping[str, object]]:
     """Return the settings of each recipe of a program, by name; ``path`` is its source there."""
     path = data_names(FOLDER)[program]
-    tree: dict[Any, Any] = read_tree(read_text(path), str(path)).value
+    tree = read_tree(read_text(path), str(path)).value
     found: dict[str, Mapping[str, object]] = {}
     for name, stated in tree["recipes"].items():
         other = stated.pop("also", name)

@@ -12,12 +12,13 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import model_validator
 
 from meshwright.base.errors import Fault, SpecError, UnknownNameError, UnsupportedError, nearest
 from meshwright.catalog.files import (
+    FileFields,
     Location,
     PlainValues,
     bare,
@@ -349,7 +350,7 @@ def load_system_file(path: Path) -> SystemFile:
 def _find_chips(plain: PlainValues, folder: Path) -> None:
     """Replace names of chips by the chips; a fault of a chip is a fault of this file."""
     others = plain.value.get("other_chips")
-    places: list[tuple[Any, Location]] = [(plain.value, ("chip",))]
+    places: list[tuple[FileFields, Location]] = [(plain.value, ("chip",))]
     if isinstance(others, dict):
         places += [(others, ("other_chips", device)) for device in others]
     for holder, at in places:
@@ -549,10 +550,10 @@ def refuse_mixed_chips(system: SystemSpec) -> None:
 
 
 @cache
-def _best_mfu() -> Mapping[Any, Any]:
+def _best_mfu() -> FileFields:
     """Return the best MFU reported, by chip and type."""
     path = data_names("evidence")["best_mfu"]
-    chips: Mapping[Any, Any] = read_tree(read_text(path), str(path)).value["chips"]
+    chips: FileFields = read_tree(read_text(path), str(path)).value["chips"]
     return chips
 
 

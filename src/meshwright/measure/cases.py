@@ -35,7 +35,7 @@ WORDS: dict[str, float] = {
 
 
 @dataclass(frozen=True)
-class Case:
+class Probe:
     """One kernel of one shape."""
 
     kernel: KernelName
@@ -65,7 +65,7 @@ class Case:
         return f"{self.kernel}{among} {size} {self.dtype}"
 
 
-def kernel_cases(device: Device, types: tuple[DType, ...], word: DType) -> Iterator[list[Case]]:
+def kernel_cases(device: Device, types: tuple[DType, ...], word: DType) -> Iterator[list[Probe]]:
     """Yield the kernels of one device, those of a kind together, the shortest first.
 
     Parameters
@@ -109,7 +109,7 @@ class Kernels:
         made = made.to(getattr(self.torch, TYPES[dtype or self.word]))
         return made.requires_grad_() if grad else made
 
-    def matmul(self, dtype: DType, shape: tuple[int, int, int]) -> Case:
+    def matmul(self, dtype: DType, shape: tuple[int, int, int]) -> Probe:
         """Return a product (rows x inner) @ (inner x columns)."""
         rows, inner, columns = shape
 
@@ -125,9 +125,9 @@ class Kernels:
             )
 
         words = rows * inner + inner * columns + rows * columns
-        return Case("matmul", dtype, shape, prepare, 2.0 * rows * inner * columns, 8.0 * words)
+        return Probe("matmul", dtype, shape, prepare, 2.0 * rows * inner * columns, 8.0 * words)
 
-    def streaming(self, kernel: KernelName, number: int) -> Case:
+    def streaming(self, kernel: KernelName, number: int) -> Probe:
         """Return c = a, or c = a + s b."""
 
         def prepare() -> Run:
@@ -136,9 +136,9 @@ class Kernels:
                 return lambda: c.copy_(a)
             return lambda: self.torch.add(a, b, alpha=0.5, out=c)
 
-        return Case(kernel, self.word, (number,), prepare, float(number), 20.0 * number)
+        return Probe(kernel, self.word, (number,), prepare, float(number), 20.0 * number)
 
-    def update(self, number: int) -> Case:
+    def update(self, number: int) -> Probe:
         """Return a step of fused Adam in FP32."""
 
         def prepare() -> Run:
@@ -147,9 +147,9 @@ class Kernels:
             optimizer = self.torch.optim.AdamW([weight], lr=1e-9, fused=True)
             return lambda: optimizer.step()
 
-        return Case("update", "fp32", (number,), prepare, float(number), 32.0 * number)
+        return Probe("update", "fp32", (number,), prepare, float(number), 32.0 * number)
 
-    def elementwise(self, kernel: str, millions: int, *, backward: bool) -> Case:
+    def elementwise(self, kernel: str, millions: int, *, backward: bool) -> Probe:
         """Return a norm, an activation or a sum over rows of 1024, or its backward pass."""
         torch, columns = self.torch, 1024
         rows = millions * MI // columns
@@ -182,9 +182,9 @@ class Kernels:
 
         name: Any = f"{kernel}_backward" if backward else f"{kernel}_forward"
         number = rows * columns
-        return Case(name, self.word, (number,), prepare, float(number), 40.0 * number)
+        return Probe(name, self.word, (number,), prepare, float(number), 40.0 * number)
 
-    def attention(self, shape: tuple[int, int, int, int], *, backward: bool) -> Case:
+    def attention(self, shape: tuple[int, int, int, int], *, backward: bool) -> Probe:
         """Return causal attention, or its backward pass."""
         batch, heads, length, size = shape
         attend = self.torch.nn.functional.scaled_dot_product_attention
@@ -201,19 +201,19 @@ class Kernels:
 
         name: KernelName = "attention_backward" if backward else "attention_forward"
         work = float(batch * heads * length * length * size)
-        return Case(name, self.word, shape, prepare, work, 60.0 * batch * heads * length * size)
+        return Probe(name, self.word, shape, prepare, work, 60.0 * batch * heads * length * size)
 
-    def launch(self) -> Case:
+    def launch(self) -> Probe:
         """Return an addition so small that its launch takes all of its time."""
 
         def prepare() -> Run:
             a, c = self._random(64), self._random(64)
             return lambda: self.torch.add(a, a, out=c)
 
-        return Case("launch", self.word, (64,), prepare, 1.0, on_host=True)
+        return Probe("launch", self.word, (64,), prepare, 1.0, on_host=True)
 
 
-def network_cases(device: Device, ranks: Ranks, word: DType) -> Iterator[list[Case]]:
+def network_cases(device: Device, ranks: Ranks, word: DType) -> Iterator[list[Probe]]:
     """Yield collectives and messages, those of a kind and a group together."""
     if ranks.number == 1:
         return
@@ -264,7 +264,7 @@ class Groups:
         found: tuple[Any, list[int]] = self._made[size, stride]
         return found
 
-    def collective(self, kernel: KernelName, num_bytes: int, size: int, stride: int) -> Case:
+    def collective(self, kernel: KernelName, num_bytes: int, size: int, stride: int) -> Probe:
         """Return a collective of one kind; bytes are those of the full tensor on one rank."""
         words = num_bytes // 4 // size * size
 
@@ -283,11 +283,11 @@ class Groups:
             given = self.torch.ones(words, device=self.place)
             return lambda: self.dist.all_to_all_single(full, given, group=group)
 
-        return Case(
+        return Probe(
             kernel, "fp32", (words * 4,), prepare, float(num_bytes), 3.0 * num_bytes, size, stride
         )
 
-    def send(self, num_bytes: int, stride: int) -> Case:
+    def send(self, num_bytes: int, stride: int) -> Probe:
         """Return a message there and another one back: a run is two messages."""
 
         def prepare() -> Run:
@@ -305,11 +305,11 @@ class Groups:
 
             return run
 
-        return Case(
+        return Probe(
             "send", "fp32", (num_bytes,), prepare, float(num_bytes), 2.0 * num_bytes, 2, stride
         )
 
-    def overlap(self, num_bytes: int, word: DType) -> list[Case]:
+    def overlap(self, num_bytes: int, word: DType) -> list[Probe]:
         """Return products alone, and products while all processes sum a tensor."""
         rows, number = (512 if self.place == CPU else 2048), 8
         size = self.ranks.number
@@ -333,7 +333,7 @@ class Groups:
             ("matmuls_alone", False), ("matmuls_overlapped", True),
         ]  # fmt: skip
         return [
-            Case(name, word, shape, partial(prepared, overlapped), 1.0, 2.0 * num_bytes, size)
+            Probe(name, word, shape, partial(prepared, overlapped), 1.0, 2.0 * num_bytes, size)
             for name, overlapped in made
         ]
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.measure.cases import Case, Run
+from meshwright.measure.cases import Probe, Run
 from meshwright.measure.device import Device, Ranks
 from meshwright.spec.measured import Timing
 
@@ -46,7 +46,7 @@ class Session:
         """Since the start [s]."""
         return time.monotonic() - self.started
 
-    def measure(self, kinds: Sequence[Sequence[Case]], until_s: float) -> None:
+    def measure(self, kinds: Sequence[Sequence[Probe]], until_s: float) -> None:
         """Measure cases of several kinds, each kind the shortest first, in its share of the time.
 
         Parameters
@@ -88,7 +88,7 @@ class Session:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _measure(self, case: Case, left_s: float, number: int) -> bool:
+    def _measure(self, case: Probe, left_s: float, number: int) -> bool:
         """Measure one of the cases that are left of a kind; say why not where that goes for all."""
         if case.num_bytes > MEMORY_SHARE * self.memory_bytes:
             return self._leave_out(case, f"needs {case.num_bytes / 2**30:.1f} GiB")
@@ -117,11 +117,11 @@ class Session:
         ))  # fmt: skip
         return True
 
-    def _leave_out(self, case: Case, why: str) -> bool:
+    def _leave_out(self, case: Probe, why: str) -> bool:
         self.left_out.append(f"{case.text} and longer: {why}")
         return False
 
-    def _prepared(self, case: Case) -> tuple[Run | None, str]:
+    def _prepared(self, case: Probe) -> tuple[Run | None, str]:
         """Return the kernel to time, run once; None and the reason where it cannot run."""
         try:
             run = case.prepare()
@@ -131,7 +131,7 @@ class Session:
             return None, str(error).splitlines()[0][:80] if str(error) else type(error).__name__
         return run, ""
 
-    def _expected_s(self, case: Case) -> float:
+    def _expected_s(self, case: Probe) -> float:
         """Return the time of a run from the last case of its kind; 0: not known [s]."""
         like = (case.kernel, case.dtype, case.group, case.stride)
         return self._per_work.get(like, 0.0) * case.work

@@ -3,7 +3,7 @@
 import os
 import signal
 
-from meshwright.measure.cases import Case
+from meshwright.measure.cases import Probe
 from meshwright.measure.session import FEWEST_SAMPLES, Session
 
 
@@ -45,7 +45,7 @@ class Timed(Session):
 
 def case(kernel, seconds, *, num_bytes=0.0, run=None):
     work = max(int(seconds * 1e6), 1)
-    return Case(kernel, "fp32", (work,), lambda: run or (lambda: seconds), float(work), num_bytes)
+    return Probe(kernel, "fp32", (work,), lambda: run or (lambda: seconds), float(work), num_bytes)
 
 
 def session():

@@ -14,7 +14,7 @@ from typing import Any
 from meshwright.base.budget import Budget
 from meshwright.base.errors import Fault, SpecError
 from meshwright.catalog.graphs.expressions import Expression, Size
-from meshwright.catalog.graphs.operators import RULES, Call, Made, made_by, reshaped
+from meshwright.catalog.graphs.operators import RULES, Made, OpCall, made_by, reshaped
 from meshwright.catalog.graphs.tracing import (
     GraphBuilder,
     Value,
@@ -93,7 +93,7 @@ class ProgramStep:
 
 
 @dataclass(frozen=True)
-class Program:
+class TracedProgram:
     """Inputs, calls in the order in which they run, and outputs."""
 
     inputs: tuple[Input, ...]
@@ -113,7 +113,7 @@ class Program:
 
 
 def graph_of(
-    program: Program,
+    program: TracedProgram,
     *,
     name: str,
     repeats: int = 1,
@@ -156,7 +156,7 @@ Place = tuple[str, int]
 
 
 def _bound(
-    program: Program, sizes: Mapping[str, int], name: str, dims: DimNames | None
+    program: TracedProgram, sizes: Mapping[str, int], name: str, dims: DimNames | None
 ) -> dict[str, int]:
     """Return a size for each symbol of a program.
 
@@ -215,7 +215,7 @@ def _spelled(place: Place) -> str:
 
 
 def places_of(
-    program: Program, name: str, dims: DimNames | None, bound: Mapping[str, int] | None = None
+    program: TracedProgram, name: str, dims: DimNames | None, bound: Mapping[str, int] | None = None
 ) -> dict[str, list[Place]]:
     """Return the places of each dim of the inputs, by its name in the graph and by its place."""
     reader = _ProgramReader(program, name, bound or {}, repeats=True)
@@ -276,7 +276,7 @@ class _View:
     """Whether it does not lie in its own order."""
 
 
-def _word_bytes(program: Program) -> float:
+def _word_bytes(program: TracedProgram) -> float:
     """Return the bytes of a word of a graph: from its inputs, or from most of its results.
 
     All other tensors state theirs. Weights say little about it: they may be packed, or wider than
@@ -314,11 +314,11 @@ class _ProgramReader:
     """Reads the steps of one program in order."""
 
     def __init__(
-        self, program: Program, name: str, bound: Mapping[str, int], *, repeats: bool
+        self, program: TracedProgram, name: str, bound: Mapping[str, int], *, repeats: bool
     ) -> None:
         self.program, self.name, self.bound, self.repeats = program, name, bound, repeats
         self.metas: dict[str, Meta] = {entry.name: entry.meta for entry in program.inputs}
-        self.known: dict[str, Any] = {}
+        self.known: dict[str, object] = {}
         self.views: dict[str, _View] = {}
         self.writes: Counter[str] = Counter()
         """Number of times that each tensor at the bottom was overwritten."""
@@ -339,7 +339,7 @@ class _ProgramReader:
         found = map(self._value, self.program.outputs)
         return [value for value in found if isinstance(value, Value)]
 
-    def _input(self, entry: Input, dims: Sequence[str] | None) -> Any:
+    def _input(self, entry: Input, dims: Sequence[str] | None) -> Value | Meta:
         """Return an input, a weight or a buffer; anything but a tensor is returned unchanged."""
         meta = entry.meta
         if not isinstance(meta, TensorMeta):
@@ -358,14 +358,15 @@ class _ProgramReader:
 
     def shape_of(self, name: str, meta: TensorMeta) -> list[int]:
         """Return the sizes of a tensor, those of open dims as they are bound."""
-        sizes = [self._number(size) for size in meta.shape]
-        if not all(isinstance(size, int) and size >= 0 for size in sizes):
-            message = f"has the shape [{', '.join(map(str, sizes))}]"
+        found = [self._number(size) for size in meta.shape]
+        sizes = [size for size in found if isinstance(size, int) and size >= 0]
+        if len(sizes) < len(found):
+            message = f"has the shape [{', '.join(map(str, found))}]"
             fix = "no size may depend on data"
             raise SpecError(Fault(name, message, fix), origin=self.name)
         return sizes
 
-    def _number(self, size: Meta) -> Any:
+    def _number(self, size: Meta) -> Meta:
         """Return a size as a number; a size that depends on data is returned unchanged."""
         if not isinstance(size, Expression):
             return size
@@ -406,7 +407,7 @@ class _ProgramReader:
         is_new = step.operator == "dropout" and bool(step.arguments.get("train"))
         return "" if is_cast or is_copy or is_new else source
 
-    def _value(self, name: str) -> Any:
+    def _value(self, name: str) -> object:
         """Return the value of a name, after all overwrites since it was made."""
         view = self.views.get(name)
         if view is not None and self.seen[name] != self.writes[view.root]:
@@ -415,7 +416,7 @@ class _ProgramReader:
             self.seen[name] = self.writes[view.root]
         return self.known.get(name)
 
-    def _overwrite(self, name: str, value: Any) -> None:
+    def _overwrite(self, name: str, value: object) -> None:
         """Put a value at the place of a tensor, and of all that it shows."""
         at, put = name, value
         while (view := self.views.get(at)) is not None:
@@ -425,7 +426,7 @@ class _ProgramReader:
         self.writes[at] += 1
         self.known[name], self.seen[name] = value, self.writes[at]
 
-    def _put_back(self, view: _View, source: Any, part: Any) -> Any:
+    def _put_back(self, view: _View, source: object, part: object) -> object:
         """Return a tensor in which the part behind a view is replaced by another one."""
         step, operator = view.step, view.step.operator
         if not isinstance(source, Value) or not isinstance(part, Value) or operator in _SAME:
@@ -444,7 +445,7 @@ class _ProgramReader:
         message = f"is overwritten, and shows a part of another tensor by {operator!r}"
         raise SpecError(Fault(step.name, message, "copy it first (clone)"), origin=self.name)
 
-    def _made(self, step: ProgramStep) -> list[Any]:
+    def _made(self, step: ProgramStep) -> Sequence[object]:
         """Return the outputs of a step; its kernel has the name of the module with its weight."""
         metas = [meta for _, meta in step.outputs]
         tensors = [meta for meta in metas if isinstance(meta, TensorMeta)]
@@ -467,7 +468,7 @@ class _ProgramReader:
         meta = step.outputs[0][1] if step.outputs else None
         first = next((v for v in arguments.values() if isinstance(v, Value)), None)
         word = meta.word_bytes if isinstance(meta, TensorMeta) else first and first.word_bytes
-        call = Call(name, arguments, shapes, word or self.to.word_bytes)
+        call = OpCall(name, arguments, shapes, word or self.to.word_bytes)
         return made_by(
             self.to, step.rule, call, node=step.name, written=step.operator, origin=self.name
         )

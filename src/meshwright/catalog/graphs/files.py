@@ -34,7 +34,7 @@ Found = tuple[Location, str, str]
 NOT_IN_NAMES = "[]*, \t\n"
 
 
-def graph_faults(value: Mapping[Any, Any]) -> list[Found]:
+def graph_faults(value: Mapping[Any, object]) -> list[Found]:
     """Return all faults of a graph, in the order of the parts of a file."""
     return list(_GraphCheck(value).faults())
 
@@ -53,7 +53,7 @@ class _Kernel:
 class _GraphCheck:
     """The parts of one graph, as far as they can be read."""
 
-    def __init__(self, value: Mapping[Any, Any]) -> None:
+    def __init__(self, value: Mapping[Any, object]) -> None:
         self.value = value
         self.sizes = _mapping(value, "dims")
         self.inputs = {name: _names(dims) for name, dims in _mapping(value, "inputs").items()}
@@ -198,15 +198,16 @@ class _GraphCheck:
                 yield ("dims", dim), "no tensor has this dim", nearest(str(dim), used)
 
 
-def _mapping(value: Mapping[Any, Any], key: str) -> dict[str, Any]:
+def _mapping(value: Mapping[Any, object], key: str) -> dict[str, Any]:
     found = value.get(key)
     return {str(k): v for k, v in found.items()} if isinstance(found, Mapping) else {}
 
 
-def _names(value: Any) -> tuple[str, ...] | None:
+def _names(value: object) -> tuple[str, ...] | None:
     """Return a list of names, or None where it is none."""
-    is_list = isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
-    return tuple(value) if is_list else None
+    if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
+        return tuple(value)
+    return None
 
 
 def _singles(dims: tuple[str, ...] | None) -> list[str]:

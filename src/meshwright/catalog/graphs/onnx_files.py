@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from meshwright.base.errors import Fault, MeshwrightError, SpecError, UnsupportedError, nearest
 from meshwright.base.files import opened
-from meshwright.catalog.graphs.operators import Call, made_by
+from meshwright.catalog.graphs.operators import OpCall, made_by
 from meshwright.catalog.graphs.tracing import (
     GraphBuilder,
     Value,
@@ -22,6 +23,9 @@ from meshwright.catalog.graphs.tracing import (
     refuse_wrong_names,
 )
 from meshwright.spec.graph import GraphSpec
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto
 
 _SPELLINGS = (
     ("sub", "*tensors",
@@ -85,7 +89,7 @@ _MOST_NUMBERS = 64
 
 
 def import_onnx(
-    model: str | Path | Any,
+    model: str | Path | ModelProto,
     *,
     name: str = "",
     repeats: int = 1,
@@ -141,7 +145,7 @@ def import_onnx(
         )
 
 
-def _with_sizes(model: Any, sizes: Mapping[str, int], origin: str) -> Any:
+def _with_sizes(model: ModelProto, sizes: Mapping[str, int], origin: str) -> ModelProto:
     """Return a model with these sizes of dynamic dims of inputs; others follow from them."""
     bound, free, faults = type(model)(), set(), []
     bound.CopyFrom(model)
@@ -173,7 +177,7 @@ def _with_sizes(model: Any, sizes: Mapping[str, int], origin: str) -> Any:
 class _FileReader:
     """Reads the nodes of one file that its outputs depend on, in order."""
 
-    def __init__(self, onnx: Any, graph: Any, origin: str) -> None:
+    def __init__(self, onnx: ModuleType, graph: GraphProto, origin: str) -> None:
         self.onnx, self.graph, self.origin = onnx, graph, origin
         self.types = {
             info.name: info.type.tensor_type
@@ -212,7 +216,7 @@ class _FileReader:
             named = {at: n for at, n in enumerate(node.output) if n and n in self.types}
             known = next(iter(named.values()), node.name or node.op_type)
             outputs = [named.get(at, known) for at in range(len(node.output))]
-            call = Call(
+            call = OpCall(
                 node.name or node.output[0],
                 self._arguments(node),
                 [self._shape(name) for name in outputs],
@@ -227,7 +231,7 @@ class _FileReader:
         found = (self.known.get(entry.name) for entry in self.graph.output)
         return [value for value in found if value is not None]
 
-    def _arguments(self, node: Any) -> dict[str, Any]:
+    def _arguments(self, node: NodeProto) -> dict[str, Any]:
         """Return the inputs and attributes of a node by their names in PyTorch."""
         operator, names = RULES[node.op_type]
         arguments: dict[str, Any] = dict(_DEFAULTS.get(operator, {}))
@@ -270,7 +274,7 @@ class _FileReader:
         array = self.onnx.numpy_helper.to_array(tensor)
         return [int(number) for number in array.reshape(-1)] if array.dtype.kind == "i" else None
 
-    def _needed(self) -> list[Any]:
+    def _needed(self) -> list[NodeProto]:
         """Return the nodes that outputs depend on, without those that only make shapes."""
         makers = {output: node for node in self.graph.node for output in node.output}
         waiting = [entry.name for entry in self.graph.output]

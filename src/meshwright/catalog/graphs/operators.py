@@ -19,7 +19,7 @@ from meshwright.catalog.graphs.tracing import GraphBuilder, Key, Keys, UnevenErr
 
 
 @dataclass(frozen=True)
-class Call:
+class OpCall:
     """One operator of a program: its arguments by name, values of tensors among them."""
 
     name: str
@@ -59,11 +59,11 @@ class Call:
 Made = Value | list[Value | None] | None
 Operand = tuple[Value, Keys]
 """A tensor that an operation reads, and the meaning of its axes."""
-Rule = Callable[[GraphBuilder, Call], Made]
+Rule = Callable[[GraphBuilder, OpCall], Made]
 
 
 def made_by(
-    to: GraphBuilder, operator: str, call: Call, *, node: str, written: str, origin: str
+    to: GraphBuilder, operator: str, call: OpCall, *, node: str, written: str, origin: str
 ) -> Made:
     """Return the outputs of an operator.
 
@@ -102,16 +102,16 @@ def reshaped(to: GraphBuilder, name: str, value: Value, shape: Sequence[int]) ->
         return to.emit(name, "none", operands, range(len(shape)), fresh=fresh, word_bytes=word)
 
 
-def _reshape(to: GraphBuilder, call: Call) -> Value:
+def _reshape(to: GraphBuilder, call: OpCall) -> Value:
     return reshaped(to, call.name, call.first, call.shape)
 
 
-def _permute(to: GraphBuilder, call: Call) -> Value:
+def _permute(to: GraphBuilder, call: OpCall) -> Value:
     """Return the axes in another order, the reverse one where none is stated."""
     return call.first.permuted(call["dims"] or range(len(call.first.axes) - 1, -1, -1))
 
 
-def _repeated(to: GraphBuilder, call: Call, *, inside: bool = False) -> Value:
+def _repeated(to: GraphBuilder, call: OpCall, *, inside: bool = False) -> Value:
     """Return a tensor repeated as a whole, or element by element: nothing is copied."""
     is_flat = inside and call["dim"] is None
     value = reshaped(to, call.name, call.first, [prod(call.first.shape)]) if is_flat else call.first
@@ -120,7 +120,7 @@ def _repeated(to: GraphBuilder, call: Call, *, inside: bool = False) -> Value:
     return value.expanded(call.shape, to.num_names, inside=inside)
 
 
-def _complex_view(to: GraphBuilder, call: Call) -> Value:
+def _complex_view(to: GraphBuilder, call: OpCall) -> Value:
     """Return complex numbers as such, or as two numbers each along a further axis."""
     value = call.first
     if len(call.shape) == len(value.axes):
@@ -128,7 +128,7 @@ def _complex_view(to: GraphBuilder, call: Call) -> Value:
     return value.reshaped([*value.shape, 1]).expanded(call.shape, to.num_names)
 
 
-def _pixel_shuffle(to: GraphBuilder, call: Call) -> Value:
+def _pixel_shuffle(to: GraphBuilder, call: OpCall) -> Value:
     """Return channels put side by side in space."""
     value, times = call["self"], call["upscale_factor"]
     *batch, channels, height, width = value.shape
@@ -143,7 +143,7 @@ def _pairs(value: Value, shape: Sequence[int]) -> Iterator[tuple[int, int]]:
     return zip((1,) * (len(shape) - len(value.axes)) + value.shape, shape, strict=True)
 
 
-def _transpose(to: GraphBuilder, call: Call) -> Value:
+def _transpose(to: GraphBuilder, call: OpCall) -> Value:
     value = call.first
     order = list(range(len(value.axes)))
     ends = [call[name] for name in ("dim0", "dim1", "axis0", "axis1") if call[name] is not None]
@@ -184,7 +184,7 @@ def moved(
     return made
 
 
-def _part(to: GraphBuilder, call: Call) -> Made:
+def _part(to: GraphBuilder, call: OpCall) -> Made:
     """Return parts of a tensor, or a padded one: moves along the axes with a new size."""
     value: Value = call.first
     made: list[Value | None] = []
@@ -199,21 +199,21 @@ def _part(to: GraphBuilder, call: Call) -> Made:
     return made if len(made) > 1 else made[0]
 
 
-def _cat(to: GraphBuilder, call: Call) -> Value:
+def _cat(to: GraphBuilder, call: OpCall) -> Value:
     values = call.values
     if len(values) == 1 and values[0].shape == tuple(call.shape):
         return values[0]
     return moved(to, call.name, values, call.shape, [values[0].axis(call["dim"] or 0)])
 
 
-def _stack(to: GraphBuilder, call: Call) -> Value:
+def _stack(to: GraphBuilder, call: OpCall) -> Value:
     axis = (call["dim"] or 0) % len(call.shape)
     ones = [size if number != axis else 1 for number, size in enumerate(call.shape)]
     values = [reshaped(to, call.name, value, ones) for value in call["tensors"]]
     return moved(to, call.name, values, call.shape, [axis])
 
 
-def _overwritten(to: GraphBuilder, call: Call) -> Value:
+def _overwritten(to: GraphBuilder, call: OpCall) -> Value:
     """Return a tensor with another one put into a part of one axis, or at places of it."""
     values = call.values
     if len(values) == 1:
@@ -223,7 +223,7 @@ def _overwritten(to: GraphBuilder, call: Call) -> Value:
     return moved(to, call.name, values, call.shape, changed)
 
 
-def _selected_over(to: GraphBuilder, call: Call) -> Value:
+def _selected_over(to: GraphBuilder, call: OpCall) -> Value:
     """Return a tensor with another one put at one place of an axis."""
     source, axis = call["src"], call.axis()
     shape = [*source.shape[:axis], 1, *source.shape[axis:]]
@@ -231,7 +231,7 @@ def _selected_over(to: GraphBuilder, call: Call) -> Value:
     return _overwritten(to, replace(call, arguments=put))
 
 
-def _summed_up(to: GraphBuilder, call: Call) -> Value:
+def _summed_up(to: GraphBuilder, call: OpCall) -> Value:
     """Return a tensor to which others are added at places of one axis."""
     value, source, ids = call["self"], call["src"] or call["source"], call["index"]
     rest = [ids] if len(ids.axes) == len(source.axes) else []
@@ -244,7 +244,7 @@ def _summed_up(to: GraphBuilder, call: Call) -> Value:
     return elementwise(to, call.name, [value, at], is_sum=True)
 
 
-def _rearranged(to: GraphBuilder, call: Call) -> Value:
+def _rearranged(to: GraphBuilder, call: OpCall) -> Value:
     """Return elements at other places; only first axes of the same size are unchanged."""
     same = 0
     for before, after in zip(call.first.shape, call.shape, strict=False):
@@ -257,7 +257,7 @@ def _rearranged(to: GraphBuilder, call: Call) -> Value:
     return to.emit(call.name, "none", operands, range(len(call.shape)), fresh=fresh)
 
 
-def _gated(to: GraphBuilder, call: Call) -> Value:
+def _gated(to: GraphBuilder, call: OpCall) -> Value:
     """Return one half of an axis times a function of the other half."""
     axis = call.axis(-1)
     halves = [moved(to, f"{call.name}.{n}", [call.first], call.shape, [axis]) for n in range(2)]
@@ -274,23 +274,23 @@ def rows(to: GraphBuilder, name: str, value: Value, axis: int, ids: Value | None
     return to.emit(name, "none", [*operands, (value, keys)], writes, word_bytes=value.word_bytes)
 
 
-def _embedding(to: GraphBuilder, call: Call) -> Value:
+def _embedding(to: GraphBuilder, call: OpCall) -> Value:
     value, ids = call["weight"], call["indices"]
     places = ["batch", "tokens"][-len(ids.axes) :] if len(ids.axes) < 3 else range(len(ids.axes))
     operands: list[Operand] = [(ids, places), (value, ["vocabulary", "hidden"])]
     return to.emit(call.name, "none", operands, [*places, "hidden"], word_bytes=value.word_bytes)
 
 
-def _rows(to: GraphBuilder, call: Call) -> Value:
+def _rows(to: GraphBuilder, call: OpCall) -> Value:
     return rows(to, call.name, call["self"], call["dim"] or 0, call["index"])
 
 
-def _unbind(to: GraphBuilder, call: Call) -> Made:
+def _unbind(to: GraphBuilder, call: OpCall) -> Made:
     places = range(len(call.shapes))
     return [rows(to, f"{call.name}.{n}", call["self"], call["dim"] or 0, None) for n in places]
 
 
-def _index(to: GraphBuilder, call: Call) -> Value:
+def _index(to: GraphBuilder, call: OpCall) -> Value:
     """Return the elements at places that tensors name, along one axis or several at once.
 
     The axes of those tensors replace the axes that they name, or come first where these are not
@@ -309,7 +309,7 @@ def _index(to: GraphBuilder, call: Call) -> Value:
     return to.emit(call.name, "none", [*operands, (value, keys)], writes, word_bytes=word)
 
 
-def _index_put(to: GraphBuilder, call: Call) -> Value:
+def _index_put(to: GraphBuilder, call: OpCall) -> Value:
     """Return a tensor with elements put at places that tensors name; see :func:`_index`."""
     value, given = call["self"], call["indices"]
     ids = {axis: found for axis, found in enumerate(given) if found is not None}
@@ -326,7 +326,7 @@ def _index_put(to: GraphBuilder, call: Call) -> Value:
     return to.emit(call.name, "none", operands, keys, fresh=fresh)
 
 
-def _gather_tuples(to: GraphBuilder, call: Call) -> Value:
+def _gather_tuples(to: GraphBuilder, call: OpCall) -> Value:
     """Return the elements at places, each a row of numbers for the first axes."""
     value, ids = call["self"], call["index"]
     places: list[Key] = [("row", number) for number in range(len(ids.axes) - 1)]
@@ -336,7 +336,7 @@ def _gather_tuples(to: GraphBuilder, call: Call) -> Value:
     return to.emit(call.name, "none", operands, writes, word_bytes=word)
 
 
-def _scatter_tuples(to: GraphBuilder, call: Call) -> Value:
+def _scatter_tuples(to: GraphBuilder, call: OpCall) -> Value:
     """Return a tensor with others put at places, each a row of numbers for the first axes."""
     value, ids, source = call["self"], call["index"], call["src"]
     places: list[Key] = [("row", number) for number in range(len(ids.axes) - 1)]
@@ -351,7 +351,7 @@ def _scatter_tuples(to: GraphBuilder, call: Call) -> Value:
     return to.emit(call.name, "none", operands, keys, fresh=fresh)
 
 
-def _gather(to: GraphBuilder, call: Call) -> Value:
+def _gather(to: GraphBuilder, call: OpCall) -> Value:
     """Return one element of an axis for each element of the indices."""
     value, ids = call["self"], call["index"]
     gone, keys = value.axis(call["dim"]), list(range(len(ids.axes)))
@@ -361,7 +361,7 @@ def _gather(to: GraphBuilder, call: Call) -> Value:
     return to.emit(call.name, "none", [(ids, keys), (value, own)], keys)
 
 
-def _constant(to: GraphBuilder, call: Call) -> Value:
+def _constant(to: GraphBuilder, call: OpCall) -> Value:
     """Return a tensor made from no input: a constant, a range of numbers."""
     keys, fresh = range(len(call.shape)), dict(enumerate(call.shape))
     return to.emit(call.name, "none", [], keys, fresh=fresh)
@@ -384,15 +384,15 @@ def elementwise(
     return to.emit(name, "vector", operands, range(rank), is_sum=is_sum and same)
 
 
-def _elementwise(to: GraphBuilder, call: Call) -> Value:
+def _elementwise(to: GraphBuilder, call: OpCall) -> Value:
     return elementwise(to, call.name, call.values)
 
 
-def _add(to: GraphBuilder, call: Call) -> Value:
+def _add(to: GraphBuilder, call: OpCall) -> Value:
     return elementwise(to, call.name, call.values, is_sum=call["alpha"] in (None, 1))
 
 
-def _dropout(to: GraphBuilder, call: Call) -> Value:
+def _dropout(to: GraphBuilder, call: OpCall) -> Value:
     return _elementwise(to, call) if call["train"] else call.first
 
 
@@ -419,17 +419,17 @@ def matmul(
     return to.emit(name, "matrix", operands, writes)
 
 
-def _linear(to: GraphBuilder, call: Call) -> Value:
+def _linear(to: GraphBuilder, call: OpCall) -> Value:
     """Return the product with a weight of shape (out, in)."""
     return matmul(to, call.name, call["input"], call["weight"].permuted((1, 0)), call["bias"])
 
 
-def _addmm(to: GraphBuilder, call: Call) -> Value:
+def _addmm(to: GraphBuilder, call: OpCall) -> Value:
     left, right = call["mat1"] or call["batch1"], call["mat2"] or call["batch2"]
     return matmul(to, call.name, left, right, call["self"])
 
 
-def _einsum(to: GraphBuilder, call: Call) -> Value:
+def _einsum(to: GraphBuilder, call: OpCall) -> Value:
     """Return an einsum with letters only: of several operands a product of two after the other.
 
     In the order of the fewest multiplications, as the libraries that compute it take one.
@@ -525,12 +525,12 @@ def attention(
     return out.reshaped([*query.shape[:-1], value.shape[-1]])
 
 
-def _attention(to: GraphBuilder, call: Call) -> Value:
+def _attention(to: GraphBuilder, call: OpCall) -> Value:
     parts = call["query"], call["key"], call["value"], call["attn_mask"]
     return attention(to, call.name, *parts)
 
 
-def _convolution(to: GraphBuilder, call: Call) -> Value:
+def _convolution(to: GraphBuilder, call: OpCall) -> Value:
     """Return a convolution: a product over the channels of a group and the points of the kernel.
 
     A point of the output is at the place of a point of the input; the seam between two shards is
@@ -557,7 +557,7 @@ def _convolution(to: GraphBuilder, call: Call) -> Value:
     return out.reshaped(call.shape)
 
 
-def _transposed_convolution(to: GraphBuilder, call: Call) -> Value:
+def _transposed_convolution(to: GraphBuilder, call: OpCall) -> Value:
     """Return a transposed convolution: each point of the input makes a window of the output.
 
     Windows that overlap or are cut at the edge are put together by a move.
@@ -613,7 +613,7 @@ def _windows(
     return value.split(parts), space, taps
 
 
-def _pooling(to: GraphBuilder, call: Call) -> Value:
+def _pooling(to: GraphBuilder, call: OpCall) -> Value:
     """Return the largest or mean element of each window."""
     value, size = call["self"], call["kernel_size"]
     if size is None:
@@ -633,7 +633,7 @@ def _pooling(to: GraphBuilder, call: Call) -> Value:
     return out.reshaped(call.shape)
 
 
-def _grouped(to: GraphBuilder, call: Call) -> Value:
+def _grouped(to: GraphBuilder, call: OpCall) -> Value:
     """Return the product of rows, sorted by expert, with the weight of the expert of each.
 
     All experts have equally many slots, filled up where experts do not divide the rows; only rows
@@ -661,7 +661,7 @@ def _grouped(to: GraphBuilder, call: Call) -> Value:
 # recurrent layers
 
 
-def _recurrent(to: GraphBuilder, call: Call, *, gates: int) -> Made:
+def _recurrent(to: GraphBuilder, call: OpCall, *, gates: int) -> Made:
     """Return the states of all steps, and the last one of each layer and direction.
 
     The states of the step before, which the recurrent product reads, stand at the place of one
@@ -721,7 +721,7 @@ def _layer(
     return to.emit(f"{name}.gates", "vector", both_read, [*space, "new_state"], whole=["tokens"])
 
 
-def _recurrent_sides(to: GraphBuilder, call: Call, *, gates: int) -> Made:
+def _recurrent_sides(to: GraphBuilder, call: OpCall, *, gates: int) -> Made:
     """Return the states of a layer whose directions are one axis of its tensors; all, then last."""
     value, of_input, of_state, name = call["input"], call["weight"], call["states"], call.name
     sides, _, hidden = of_state.shape
@@ -779,24 +779,24 @@ def along(
     return to.emit(name, "vector", operands, writes, whole=whole)
 
 
-def _axes(call: Call) -> Sequence[int]:
+def _axes(call: OpCall) -> Sequence[int]:
     """Return the axes that an operator names by ``dim`` or ``dims``; all where it names none."""
     named = call["dim"] if call["dim"] is not None else call["dims"]
     return [named] if isinstance(named, int) else named or range(len(call.first.axes))
 
 
-def _along(to: GraphBuilder, call: Call) -> Value:
+def _along(to: GraphBuilder, call: OpCall) -> Value:
     return along(to, call.name, call.first, _axes(call))
 
 
-def _norm(to: GraphBuilder, call: Call) -> Value:
+def _norm(to: GraphBuilder, call: OpCall) -> Value:
     """Return a norm over the last axes: of a shape, or from ``dim`` on."""
     held = [value for value in (call["weight"], call["bias"]) if value is not None]
     rank = len(call["normalized_shape"] or call.first.axes[call.axis(-1) :])
     return along(to, call.name, call.first, range(-rank, 0), held=held)
 
 
-def _group_norm(to: GraphBuilder, call: Call) -> Value:
+def _group_norm(to: GraphBuilder, call: OpCall) -> Value:
     value, groups = call["input"], call["num_groups"]
     batch, channels, *space = value.shape
     keys = ["batch", "group", "in", *range(len(space))]
@@ -807,7 +807,7 @@ def _group_norm(to: GraphBuilder, call: Call) -> Value:
     return reshaped(to, call.name, out, list(value.shape))
 
 
-def _weight_norm(to: GraphBuilder, call: Call) -> Value:
+def _weight_norm(to: GraphBuilder, call: OpCall) -> Value:
     """Return a weight as its direction times a length for each place of one axis."""
     keys = list(range(len(call["v"].axes)))
     operands = [(call["v"], keys), (call["g"], keys)]
@@ -815,7 +815,7 @@ def _weight_norm(to: GraphBuilder, call: Call) -> Value:
     return to.emit(call.name, "vector", operands, keys, whole=whole)
 
 
-def _batch_norm(to: GraphBuilder, call: Call) -> Value:
+def _batch_norm(to: GraphBuilder, call: OpCall) -> Value:
     """Return a norm over all but the channels; in inference a function of each element."""
     keys: list[Key] = ["batch", "channels", *range(2, len(call["input"].axes))]
     operands = [(value, keys if len(value.axes) > 1 else ["channels"]) for value in call.values]
@@ -823,7 +823,7 @@ def _batch_norm(to: GraphBuilder, call: Call) -> Value:
     return to.emit(call.name, "vector", operands, keys, whole=whole)
 
 
-def _reduce(to: GraphBuilder, call: Call, *, needs_whole: bool) -> Made:
+def _reduce(to: GraphBuilder, call: OpCall, *, needs_whole: bool) -> Made:
     """Return a reduction, for each of its outputs; the larger of two tensors is not a reduction."""
     if call["other"] is not None:
         return _elementwise(to, call)
@@ -838,7 +838,7 @@ def _reduce(to: GraphBuilder, call: Call, *, needs_whole: bool) -> Made:
     return made if len(made) > 1 else made[0]
 
 
-def _sort(to: GraphBuilder, call: Call) -> Made:
+def _sort(to: GraphBuilder, call: OpCall) -> Made:
     """Return elements in order, or the largest only, and their places; none stays in place."""
     value, axis = call["self"], call.axis(-1)
     keys = list(range(len(value.axes)))
@@ -854,7 +854,7 @@ def _sort(to: GraphBuilder, call: Call) -> Made:
     return made if len(made) > 1 else made[0]
 
 
-def _transform(to: GraphBuilder, call: Call, *, rank: int = 0, is_real: bool = False) -> Value:
+def _transform(to: GraphBuilder, call: OpCall, *, rank: int = 0, is_real: bool = False) -> Value:
     """Return a discrete Fourier transform: 5 N log2 N FLOPs for N complex numbers, else half.
 
     ``rank`` counts the last axes that it passes where no ``dim`` is stated, 0 for all.
@@ -865,7 +865,7 @@ def _transform(to: GraphBuilder, call: Call, *, rank: int = 0, is_real: bool = F
     return _transformed(to, call, value, list(map(value.axis, named)), is_real=is_real)
 
 
-def _transform_of_pairs(to: GraphBuilder, call: Call) -> Value:
+def _transform_of_pairs(to: GraphBuilder, call: OpCall) -> Value:
     """Return a transform of complex numbers as two along the last axis, or of real ones as one."""
     value, stated = call["self"], call["dim"]
     axis = -2 if stated is None else stated if isinstance(stated, int) else stated[0]
@@ -874,7 +874,7 @@ def _transform_of_pairs(to: GraphBuilder, call: Call) -> Value:
 
 def _transformed(
     to: GraphBuilder,
-    call: Call,
+    call: OpCall,
     value: Value,
     over: Sequence[int],
     *,
@@ -896,7 +896,7 @@ def _transformed(
     )  # fmt: skip
 
 
-def _upsample(to: GraphBuilder, call: Call, *, points: int = 0) -> Value:
+def _upsample(to: GraphBuilder, call: OpCall, *, points: int = 0) -> Value:
     """Return a larger or smaller image, each point a mean of some points along each axis.
 
     A whole number of points at the place of each is not a separate kernel.
@@ -919,7 +919,7 @@ def _upsample(to: GraphBuilder, call: Call, *, points: int = 0) -> Value:
 def _first_of(rule: Rule) -> Rule:
     """Return the rule of an operator with further outputs that are unread statistics."""
 
-    def made(to: GraphBuilder, call: Call) -> Made:
+    def made(to: GraphBuilder, call: OpCall) -> Made:
         first = rule(to, call)
         return [*(first if isinstance(first, list) else [first]), *[None] * (len(call.shapes) - 1)]
 

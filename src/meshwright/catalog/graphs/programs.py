@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from meshwright.base.errors import Fault, SpecError, UnknownNameError
 from meshwright.catalog.graphs.exported import graph_of
@@ -24,6 +25,9 @@ from meshwright.catalog.graphs.torch_export import (
 from meshwright.catalog.graphs.torch_files import read_exported
 from meshwright.catalog.graphs.tracing import as_foreign, first_line
 from meshwright.spec.graph import GraphSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 _FUNCTION = re.compile(r"(?P<module>[A-Za-z_][\w.]*|.+\.py):(?P<function>[A-Za-z_][\w.]*)")
 _INPUT = re.compile(
@@ -154,7 +158,7 @@ def _said(error: BaseException) -> str:
     return kind if said == kind else f"{kind}: {said}"
 
 
-def _executed(path: Path) -> Any:
+def _executed(path: Path) -> ModuleType:
     """Return a file of Python as a module."""
     spec = spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
@@ -168,7 +172,9 @@ def _public(held: object) -> list[str]:
     return [name for name in dir(held) if not name.startswith("_")]
 
 
-def _called(torch: Any, function: Any, sizes: dict[str, int], origin: str) -> Any:
+def _called(
+    torch: ModuleType, function: Callable[..., object], sizes: dict[str, int], origin: str
+) -> object:
     """Return the result of a function, without memory if possible; remove the sizes it takes."""
     taken = [p.name for p in inspect.signature(function).parameters.values()
              if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]  # fmt: skip
@@ -187,7 +193,9 @@ def _called(torch: Any, function: Any, sizes: dict[str, int], origin: str) -> An
         raise SpecError(Fault("", message, fix), origin=origin) from error
 
 
-def _inputs(torch: Any, module: Any, texts: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
+def _inputs(
+    torch: ModuleType, module: nn.Module, texts: Sequence[str]
+) -> tuple[list[Tensor], dict[str, Tensor]]:
     """Return tensors of the stated shapes where the module is: by place, and by name."""
     held = next(module.parameters(), torch.zeros(0, device="meta"))
     arguments, keywords = [], {}

@@ -12,14 +12,14 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import BytesIO, StringIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
 from meshwright.base.errors import Fault, SpecError, UnsupportedError
 from meshwright.base.files import Members
 from meshwright.catalog.graphs.exported import (
     DimNames,
-    Program,
+    TracedProgram,
     graph_of,
     places_of,
     wanted_sizes,
@@ -28,11 +28,15 @@ from meshwright.catalog.graphs.torch_files import MOST_BYTES, program_in
 from meshwright.catalog.graphs.tracing import as_foreign, first_line
 from meshwright.spec.graph import GraphSpec
 
+if TYPE_CHECKING:
+    import torch
+    from torch.export import ExportedProgram
+
 
 def import_torch(
-    module: Any,
-    arguments: Sequence[Any],
-    keywords: Mapping[str, Any] | None = None,
+    module: torch.nn.Module,
+    arguments: Sequence[object],
+    keywords: Mapping[str, object] | None = None,
     *,
     name: str = "",
     repeats: int = 1,
@@ -87,7 +91,9 @@ def import_torch(
     return graph_of_program(program, **shared)
 
 
-def _exported(module: Any, arguments: Any, keywords: Any, name: str) -> Any:
+def _exported(
+    module: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], name: str
+) -> ExportedProgram:
     """Return the program of a module."""
     torch = torch_or_refusal()
     try:
@@ -99,7 +105,7 @@ def _exported(module: Any, arguments: Any, keywords: Any, name: str) -> Any:
 
 
 def graph_of_program(
-    program: Any,
+    program: ExportedProgram,
     *,
     name: str,
     repeats: int = 1,
@@ -129,7 +135,7 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _traceable_experts(module: Any) -> Iterator[None]:
+def _traceable_experts(module: torch.nn.Module) -> Iterator[None]:
     """Let experts of transformers multiply by groups while they are traced.
 
     Their other ways (a loop over the experts that were hit, kernels for single devices) cannot be
@@ -146,14 +152,14 @@ def _traceable_experts(module: Any) -> Iterator[None]:
             config._experts_implementation = way
 
 
-def _looped(part: Any) -> Any:
+def _looped(part: object) -> Any:
     """Return the configuration of a module with experts that cannot be traced, or None."""
     config = getattr(part, "config", None)
     way = getattr(config, "_experts_implementation", None)
     return config if isinstance(way, str) and way not in ("grouped_mm", "batched_mm") else None
 
 
-def _plain(program: Any, name: str) -> Program:
+def _plain(program: ExportedProgram, name: str) -> TracedProgram:
     """Return an ``ExportedProgram`` as its own file states it, which holds no weight."""
     torch, weights, archive = torch_or_refusal(), dict(program.state_dict), BytesIO()
     for key, held in weights.items():

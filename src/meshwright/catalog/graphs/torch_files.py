@@ -15,9 +15,18 @@ from typing import Any
 
 from meshwright.base.files import Members, members_of
 from meshwright.catalog.files import json_content
-from meshwright.catalog.graphs.exported import Input, Meta, Program, ProgramStep, Ref, TensorMeta
+from meshwright.catalog.graphs.exported import (
+    Input,
+    Meta,
+    ProgramStep,
+    Ref,
+    TensorMeta,
+    TracedProgram,
+)
 from meshwright.catalog.graphs.expressions import Expression, Size, read_expression
 
+Entry = Mapping[str, Any]
+"""An object of the file."""
 _SCHEMA = 8
 MOST_BYTES = 64 * 2**20
 """Most bytes of one program: some 20,000 calls of operators."""
@@ -34,7 +43,7 @@ _TYPES: Mapping[int, tuple[str, float]] = {
 """Types of elements by their number (``ScalarType`` of the schema), and their bytes."""
 
 
-def read_exported(path: Path) -> Program:
+def read_exported(path: Path) -> TracedProgram:
     """Return the program of a file; for use inside of :func:`as_foreign`.
 
     Raises
@@ -46,7 +55,7 @@ def read_exported(path: Path) -> Program:
         return program_in(archive, str(path))
 
 
-def program_in(archive: Members, origin: str) -> Program:
+def program_in(archive: Members, origin: str) -> TracedProgram:
     """Return the program of an archive; see :func:`read_exported`."""
     name = _model_of(archive.names)
     return _program(json_content(archive.content(name).decode(), f"{origin}: {name}"))
@@ -66,7 +75,7 @@ def _model_of(names: Sequence[str]) -> str:
     return (named or found)[0]
 
 
-def _program(tree: Mapping[str, Any]) -> Program:
+def _program(tree: Entry) -> TracedProgram:
     """Return the program in a JSON tree."""
     version = tree["schema_version"]
     if version["major"] != _SCHEMA:
@@ -77,7 +86,7 @@ def _program(tree: Mapping[str, Any]) -> Program:
         )
     graph, signature = tree["graph_module"]["graph"], tree["graph_module"]["signature"]
     metas = _Metas(graph)
-    return Program(
+    return TracedProgram(
         inputs=tuple(filter(None, (_input(spec, metas) for spec in signature["input_specs"]))),
         steps=tuple(_steps(graph["nodes"], metas)),
         outputs=tuple(_outputs(signature["output_specs"])),
@@ -90,16 +99,16 @@ def _program(tree: Mapping[str, Any]) -> Program:
     )
 
 
-def _whole(number: Any) -> int | None:
+def _whole(number: object) -> int | None:
     return number if isinstance(number, int) else None
 
 
 class _Metas:
     """Facts on the tensors and numbers of a graph, by name."""
 
-    def __init__(self, graph: Mapping[str, Any]) -> None:
-        self.tensors: Mapping[str, Any] = graph["tensor_values"]
-        self.numbers: Mapping[str, Any] = graph["sym_int_values"]
+    def __init__(self, graph: Entry) -> None:
+        self.tensors: Entry = graph["tensor_values"]
+        self.numbers: Entry = graph["sym_int_values"]
 
     def tensor(self, name: str) -> TensorMeta:
         """Return the shape and the type of a tensor."""
@@ -120,7 +129,7 @@ class _Metas:
                     if isinstance(read, Expression) and read.symbols == {str(read)}:
                         yield str(read), number
 
-    def of(self, argument: Mapping[str, Any]) -> list[tuple[str, Meta]]:
+    def of(self, argument: Entry) -> list[tuple[str, Meta]]:
         """Return the names and the facts of the outputs that one entry states."""
         ((kind, value),) = argument.items()
         if kind == "as_tensor":
@@ -136,7 +145,7 @@ class _Metas:
         return [("", None)]
 
 
-def _size(stated: Mapping[str, Any]) -> Size:
+def _size(stated: Entry) -> Size:
     """Return one size of a shape."""
     ((kind, value),) = stated.items()
     if kind == "as_int" and isinstance(value, int):
@@ -150,7 +159,7 @@ def _size(stated: Mapping[str, Any]) -> Size:
 _HELD = ("parameter", "buffer", "tensor_constant")
 
 
-def _input(spec: Mapping[str, Any], metas: _Metas) -> Input | None:
+def _input(spec: Entry, metas: _Metas) -> Input | None:
     """Return one input; None for anything but a tensor or a number."""
     ((kind, stated),) = spec.items()
     if kind in _HELD:
@@ -162,7 +171,7 @@ def _input(spec: Mapping[str, Any], metas: _Metas) -> Input | None:
     return Input(name, meta) if name else None
 
 
-def _outputs(specs: Any) -> Iterator[str]:
+def _outputs(specs: Sequence[Entry]) -> Iterator[str]:
     """Yield the tensors that the program returns."""
     for spec in specs:
         ((kind, stated),) = spec.items()
@@ -172,7 +181,7 @@ def _outputs(specs: Any) -> Iterator[str]:
             yield from [named["name"]] if named else []
 
 
-def _steps(nodes: Any, metas: _Metas) -> Iterator[ProgramStep]:
+def _steps(nodes: Sequence[Entry], metas: _Metas) -> Iterator[ProgramStep]:
     """Yield the calls of a graph."""
     for place, node in enumerate(nodes):
         target = str(node["target"])
@@ -190,7 +199,7 @@ def _steps(nodes: Any, metas: _Metas) -> Iterator[ProgramStep]:
         yield ProgramStep(str(name), operator, arguments, tuple(outputs))
 
 
-def _argument(stated: Mapping[str, Any]) -> Any:
+def _argument(stated: Entry) -> object:
     """Return an argument: names of earlier results, numbers, texts, lists of them."""
     ((kind, value),) = stated.items()
     if kind in ("as_tensor", "as_optional_tensor", "as_sym_int", "as_sym_float", "as_sym_bool"):
@@ -202,7 +211,7 @@ def _argument(stated: Mapping[str, Any]) -> Any:
     return None if kind == "as_none" else value
 
 
-def _named(stated: Mapping[str, Any]) -> Any:
+def _named(stated: Entry) -> object:
     """Return a reference, the number that stands in its place, or nothing."""
     if "as_tensor" in stated:
         stated = stated["as_tensor"]

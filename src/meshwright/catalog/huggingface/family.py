@@ -37,7 +37,7 @@ _IN_WORDS: Final[Mapping[Kind, str]] = {
 
 
 @dataclass(frozen=True)
-class Key:
+class ConfigKey:
     """One field of a configuration, as a family reads it."""
 
     kind: Kind
@@ -51,7 +51,7 @@ class Key:
     rule: Rule | None = None
     allowed: tuple[str, ...] = ()
     most: int = MOST
-    section: Mapping[str, Key] = field(default_factory=dict)
+    section: Mapping[str, ConfigKey] = field(default_factory=dict)
     """Fields of a nested section."""
 
     @property
@@ -92,19 +92,19 @@ class Key:
         return _IN_WORDS[self.kind] + among
 
 
-count = partial(Key, "count")
+count = partial(ConfigKey, "count")
 """A field that holds a whole number of at least one."""
-count_or_none = partial(Key, "count", default=None, nullable=True)
+count_or_none = partial(ConfigKey, "count", default=None, nullable=True)
 """A field that holds a whole number of at least one, or is absent or ``null``."""
-count_or_zero = partial(Key, "count_or_zero")
+count_or_zero = partial(ConfigKey, "count_or_zero")
 """A field that holds a whole number of at least zero."""
-flag = partial(Key, "flag")
+flag = partial(ConfigKey, "flag")
 """A field that holds true or false."""
-counts_or_none = partial(Key, "counts", None, nullable=True)
+counts_or_none = partial(ConfigKey, "counts", None, nullable=True)
 """A field that holds a list of whole numbers, or nothing."""
 
 
-def num_experts(usual: str = "num_experts", default: object = REQUIRED) -> Key:
+def num_experts(usual: str = "num_experts", default: object = REQUIRED) -> ConfigKey:
     """Return the field of the routed experts, by the name that is usual in a family.
 
     Transformers 5 writes some families anew under the name of others.
@@ -113,24 +113,24 @@ def num_experts(usual: str = "num_experts", default: object = REQUIRED) -> Key:
     ``configuration_gpt_oss.py``.
     """
     names = dict.fromkeys((usual, "num_experts", "num_local_experts", "n_routed_experts"))
-    return Key("count", default, names=tuple(names))
+    return ConfigKey("count", default, names=tuple(names))
 
 
-def window_or_none(default: object = None) -> Key:
+def window_or_none(default: object = None) -> ConfigKey:
     """Return the field of an attention window; ``null`` and 0 mean that there is none."""
-    return Key("count_or_zero", default, nullable=True)
+    return ConfigKey("count_or_zero", default, nullable=True)
 
 
-def text(*allowed: str, default: object = REQUIRED) -> Key:
+def text(*allowed: str, default: object = REQUIRED) -> ConfigKey:
     """Return a field that holds one of the allowed texts."""
-    return Key("text", default, allowed=allowed)
+    return ConfigKey("text", default, allowed=allowed)
 
 
-def layer_types(*allowed: str, required: bool = False) -> Key:
+def layer_types(*allowed: str, required: bool = False) -> ConfigKey:
     """Return a field that holds the kind of attention of each layer, or else nothing."""
     rule: Rule = ("one_for_each", "num_hidden_layers")
     default = REQUIRED if required else None
-    return Key("texts", default, nullable=not required, allowed=allowed, rule=rule)
+    return ConfigKey("texts", default, nullable=not required, allowed=allowed, rule=rule)
 
 
 def _is_whole(value: object, least: int, most: int) -> bool:
@@ -169,7 +169,7 @@ HARMLESS: Final = frozenset(_HARMLESS.split())
 HARMLESS_PREFIXES: Final = ("rope_",)
 """Rotary tables hold no parameters and cost one elementwise pass, for any base."""
 
-FIXED: Final[Mapping[str, tuple[Any, ...]]] = {
+FIXED: Final[Mapping[str, tuple[object, ...]]] = {
     "is_encoder_decoder": (False,),
     "is_decoder": (False, True),
     "add_cross_attention": (False,),
@@ -193,7 +193,7 @@ def is_harmless(name: str) -> bool:
     return name in HARMLESS or name.startswith(HARMLESS_PREFIXES)
 
 
-class Fields:
+class Config:
     """The fields of one configuration, read by the keys of its family.
 
     Reading collects faults and never stops at the first; ``finish`` raises them all.
@@ -202,7 +202,7 @@ class Fields:
     def __init__(
         self,
         config: Mapping[str, object],
-        keys: Mapping[str, Key],
+        keys: Mapping[str, ConfigKey],
         *,
         family: str,
         origin: str = "",
@@ -243,7 +243,7 @@ class Fields:
                 if config[other] != value:
                     self._note(other, f"is {shown(config[other])}, but {stated[0]} is {value!r}")
 
-    def _take_default(self, role: str, key: Key) -> None:
+    def _take_default(self, role: str, key: ConfigKey) -> None:
         if key.is_required:
             also = f" (or {', '.join(key.names[1:])})" if key.names[1:] else ""
             self.fault(role, f"missing{also}; {self.family} needs {key.expected}")
@@ -253,14 +253,14 @@ class Fields:
             value = self._values[key.same_as] if key.same_as else key.default
             self._values[role] = self.defaults[self.stated(role)] = value
 
-    def _read_section(self, role: str, config: Mapping[str, Any], key: Key) -> None:
+    def _read_section(self, role: str, config: Mapping[str, object], key: ConfigKey) -> None:
         """Read a nested section; its values are found as ``section.field``."""
-        inner = Fields(config, key.section, family=self.family, prefix=f"{self.prefix}{role}.")
+        inner = Config(config, key.section, family=self.family, prefix=f"{self.prefix}{role}.")
         self.faults += inner.faults
         self._values |= {f"{role}.{part}": value for part, value in inner._values.items()}
         self.defaults |= {f"{role}.{part}": value for part, value in inner.defaults.items()}
 
-    def _refuse_unknown(self, config: Mapping[str, Any], harmless: Sequence[str]) -> None:
+    def _refuse_unknown(self, config: Mapping[str, object], harmless: Sequence[str]) -> None:
         known = {name for role, key in self.keys.items() for name in key.names or (role,)}
         for name in config:
             if name in known or name in harmless:
@@ -362,11 +362,11 @@ class Fields:
         return value
 
 
-Reader = Callable[[Fields], ModelSpec]
+Reader = Callable[[Config], ModelSpec]
 
 
 @dataclass(frozen=True)
-class Family:
+class ModelFamily:
     """Configurations that a family reads, and their conversion to a model."""
 
     architectures: tuple[str, ...]
@@ -374,7 +374,7 @@ class Family:
     read: Reader
     model_types: tuple[str, ...]
     """Values of ``model_type`` that go with them."""
-    keys: Mapping[str, Key]
+    keys: Mapping[str, ConfigKey]
     """Every field that changes the structure."""
     harmless: str = ""
     """Names of further fields of this family that change no dim, count or operator."""
@@ -389,7 +389,7 @@ class Family:
         return not set(self.nested_types).isdisjoint(self.model_types)
 
 
-families: Registry[Family] = Registry("model family")
+families: Registry[ModelFamily] = Registry("model family")
 
 
 def family(name: str, *architectures: str, **rest: Any) -> Callable[[Reader], Reader]:
@@ -399,13 +399,15 @@ def family(name: str, *architectures: str, **rest: Any) -> Callable[[Reader], Re
     """
 
     def register(read: Reader) -> Reader:
-        families.register(name)(Family(architectures, read, **({"model_types": (name,)} | rest)))
+        families.register(name)(
+            ModelFamily(architectures, read, **({"model_types": (name,)} | rest))
+        )
         return read
 
     return register
 
 
-CORE_KEYS: dict[str, Key] = {
+CORE_KEYS: dict[str, ConfigKey] = {
     "hidden_size": count(),
     "num_hidden_layers": count(most=MOST_LAYERS),
     "num_attention_heads": count(),
@@ -415,7 +417,7 @@ CORE_KEYS: dict[str, Key] = {
 """Fields that nearly each configuration states under these names."""
 
 _KV_RULE: Rule = ("divides", "num_attention_heads")
-GROUPED_KEYS: dict[str, Key] = CORE_KEYS | {
+GROUPED_KEYS: dict[str, ConfigKey] = CORE_KEYS | {
     "intermediate_size": count(),
     "num_key_value_heads": count(same_as="num_attention_heads", rule=_KV_RULE),
     "head_dim": count_or_none(),
@@ -423,12 +425,12 @@ GROUPED_KEYS: dict[str, Key] = CORE_KEYS | {
 }
 """Fields of models with grouped key and value heads; ``head_dim`` absent: hidden / heads."""
 
-STATED_KV_KEYS: dict[str, Key] = GROUPED_KEYS | {"num_key_value_heads": count(rule=_KV_RULE)}
+STATED_KV_KEYS: dict[str, ConfigKey] = GROUPED_KEYS | {"num_key_value_heads": count(rule=_KV_RULE)}
 """Keys of classes with a default number of KV heads that fits one published model only."""
 
 
 def attention_of(
-    fields: Fields, *, kv_heads: int | None = None, bias: bool = False, **rest: object
+    fields: Config, *, kv_heads: int | None = None, bias: bool = False, **rest: object
 ) -> AttentionSpec:
     """Return multi-head or grouped-query attention; ``bias`` is that of all its projections.
 
@@ -448,7 +450,7 @@ def attention_of(
     )  # fmt: skip
 
 
-def experts_of(fields: Fields, **rest: object) -> ExpertSpec:
+def experts_of(fields: Config, **rest: object) -> ExpertSpec:
     """Return the experts of a layer; where no width of one is stated, that of a dense network."""
     width = fields.count_or_none("moe_intermediate_size") or fields.count("intermediate_size")
     num_experts, top_k = fields.count("num_experts"), fields.count("num_experts_per_tok")
@@ -456,7 +458,7 @@ def experts_of(fields: Fields, **rest: object) -> ExpertSpec:
 
 
 def dense_layer(
-    fields: Fields,
+    fields: Config,
     attention: AttentionSpec | None,
     *,
     ffn_size: int | None = None,
@@ -471,7 +473,7 @@ def dense_layer(
 
 
 def model_of(
-    fields: Fields,
+    fields: Config,
     layers: LayerSpec | Sequence[LayerSpec],
     *,
     notes: Sequence[str] = (),

@@ -102,7 +102,9 @@ USUAL: Final[Mapping[str, Mapping[str, object]]] = {
 """Formats by the names that ``--weights`` takes, each with the settings of most checkpoints."""
 
 
-def stored_as(model: ModelSpec, settings: Mapping[str, Any] | str, origin: str = "") -> ModelSpec:
+def stored_as(
+    model: ModelSpec, settings: Mapping[str, object] | str, origin: str = ""
+) -> ModelSpec:
     """Return a model with weights in one of the usual formats, or as settings state.
 
     A checkpoint that says itself that it has this format keeps the settings that it states.

@@ -10,8 +10,8 @@ from meshwright.catalog.huggingface.family import (
     CORE_KEYS,
     MOST_LAYERS,
     REQUIRED,
-    Fields,
-    Key,
+    Config,
+    ConfigKey,
     attention_of,
     count,
     count_or_none,
@@ -42,7 +42,7 @@ from meshwright.spec.model import ModelSpec
         summary_use_proj
         """,
 )
-def read_gpt2(fields: Fields) -> ModelSpec:
+def read_gpt2(fields: Config) -> ModelSpec:
     """Return GPT-2: multi-head attention, learned positions, biases everywhere, tied head."""
     attention = attention_of(fields, bias=True)
     return model_of(
@@ -65,7 +65,7 @@ def read_gpt2(fields: Fields) -> ModelSpec:
     },
     harmless="attention_probs_dropout_prob",
 )
-def read_gpt_neox(fields: Fields) -> ModelSpec:
+def read_gpt_neox(fields: Config) -> ModelSpec:
     """Return GPT-NeoX or Pythia: rotary, both branches in parallel, separate head.
 
     ``attention_bias`` covers the projections in and out.
@@ -93,7 +93,7 @@ def read_gpt_neox(fields: Fields) -> ModelSpec:
         masked_softmax_fusion bias_dropout_fusion skip_bias_add skip_bias_add_qkv offset_alibi
         """,
 )
-def read_bloom(fields: Fields) -> ModelSpec:
+def read_bloom(fields: Config) -> ModelSpec:
     """Return BLOOM: multi-head attention with ALiBi, a norm after the embedding, tied head.
 
     The feed-forward is always four times as wide as the hidden size.
@@ -121,7 +121,7 @@ _SPARE_POSITIONS = 2
         "tie_word_embeddings": flag(True),
     },
 )
-def read_opt(fields: Fields) -> ModelSpec:
+def read_opt(fields: Config) -> ModelSpec:
     """Return OPT: learned positions with two spare rows, tied head.
 
     A factored embedding (OPT-350M) is refused.
@@ -156,7 +156,7 @@ def read_opt(fields: Fields) -> ModelSpec:
     },
     harmless="alibi apply_residual_connection_post_layernorm",
 )
-def read_falcon(fields: Fields) -> ModelSpec:
+def read_falcon(fields: Config) -> ModelSpec:
     """Return Falcon: multi-query or grouped heads; ``bias`` covers every matrix of a layer.
 
     The new architecture has key and value heads as stated, the old one a single one or all. A
@@ -189,7 +189,7 @@ _MPT_ATTENTION_KEYS = {
     "kv_n_heads": count_or_none(),
     "qk_ln": flag(False),
     **{
-        name: Key("anything", None)
+        name: ConfigKey("anything", None)
         for name in (
             "alibi_bias_max", "attn_impl", "attn_pdrop", "attn_uses_sequence_id", "clip_qkv",
             "prefix_lm", "softmax_scale", "tie_word_embeddings",
@@ -212,14 +212,14 @@ _MPT_ATTENTION_KEYS = {
         "no_bias": flag(True),
         "learned_pos_emb": flag(True),
         "norm_type": text("low_precision_layernorm", "layernorm", default="layernorm"),
-        "attn_config": Key("section", REQUIRED, section=_MPT_ATTENTION_KEYS),
+        "attn_config": ConfigKey("section", REQUIRED, section=_MPT_ATTENTION_KEYS),
         "tie_word_embeddings": flag(True),
     },
     harmless="""
         embedding_fraction init_config init_device logit_scale verbose tokenizer_name param_init_fn
         """,
 )
-def read_mpt(fields: Fields) -> ModelSpec:
+def read_mpt(fields: Config) -> ModelSpec:
     """Return MPT: ALiBi or learned positions; ``no_bias`` removes biases of matrices and norms.
 
     Key and value heads follow from the type of attention. Source: ``MptConfig``; llm-foundry
@@ -279,7 +279,7 @@ def read_mpt(fields: Fields) -> ModelSpec:
         "normalization": text("LayerNorm", "RMSNorm", default="LayerNorm"),
     },
 )
-def read_megatron_gpt(fields: Fields) -> ModelSpec:
+def read_megatron_gpt(fields: Config) -> ModelSpec:
     """Return a plain GPT as Megatron-LM's arguments state it; the vocabulary is the padded one.
 
     These are the shapes of GPT-3 and of the Megatron papers. Source: Megatron-LM

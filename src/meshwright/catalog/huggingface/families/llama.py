@@ -13,7 +13,7 @@ from typing import Any
 from meshwright.catalog.huggingface.family import (
     GROUPED_KEYS,
     STATED_KV_KEYS,
-    Fields,
+    Config,
     Rule,
     attention_of,
     count,
@@ -53,7 +53,7 @@ GRANITE_SCALES = "embedding_multiplier logits_scaling residual_multiplier attent
     keys=GROUPED_KEYS | {"attention_bias": flag(False), "mlp_bias": flag(False)},
     harmless="max_sequence_length",
 )
-def read_llama(fields: Fields) -> ModelSpec:
+def read_llama(fields: Config) -> ModelSpec:
     """Return Llama 1, 2 or 3, or Granite; ``attention_bias`` covers the four projections."""
     attention = attention_of(fields, bias=fields.flag("attention_bias"))
     return model_of(fields, dense_layer(fields, attention, bias=fields.flag("mlp_bias")))
@@ -74,7 +74,7 @@ def read_llama(fields: Fields) -> ModelSpec:
     keys=GROUPED_KEYS | {"sliding_window": window_or_none()},
     harmless="interpolate_factor",
 )
-def read_windowed_llama(fields: Fields) -> ModelSpec:
+def read_windowed_llama(fields: Config) -> ModelSpec:
     """Return Mistral, or Phi-3 or 4: no biases; a window in all layers, null: they see all."""
     attention = attention_of(fields, window=fields.window("sliding_window"))
     return model_of(fields, dense_layer(fields, attention))
@@ -90,7 +90,7 @@ def read_windowed_llama(fields: Fields) -> ModelSpec:
         "sliding_window": window_or_none(),
     },
 )
-def read_mixtral(fields: Fields) -> ModelSpec:
+def read_mixtral(fields: Config) -> ModelSpec:
     """Return Mixtral: Mistral with experts in each layer, none of them shared."""
     attention = attention_of(fields, window=fields.window("sliding_window"))
     return model_of(fields, LayerSpec(attention=attention, experts=experts_of(fields)))
@@ -110,7 +110,7 @@ GRANITE_MOE_KEYS = GROUPED_KEYS | {
     keys=GRANITE_MOE_KEYS | {"shared_intermediate_size": count_or_zero(0)},
     harmless=GRANITE_SCALES,
 )
-def read_granite_moe(fields: Fields) -> ModelSpec:
+def read_granite_moe(fields: Config) -> ModelSpec:
     """Return Granite with experts in each layer, and a shared one where its width is stated."""
     attention = attention_of(fields, bias=fields.flag("attention_bias"))
     shared = fields.count_or_none("shared_intermediate_size") or 0
@@ -122,18 +122,18 @@ _GLM_KEYS = STATED_KV_KEYS | {"head_dim": count(128), "attention_bias": flag(Tru
 
 
 @family("glm", "GlmForCausalLM", keys=_GLM_KEYS)
-def read_glm(fields: Fields) -> ModelSpec:
+def read_glm(fields: Config) -> ModelSpec:
     """Return GLM-4 9B: biases on queries, keys and values."""
     return _glm(fields, num_norms=2)
 
 
 @family("glm4", "Glm4ForCausalLM", keys=_GLM_KEYS)
-def read_glm4(fields: Fields) -> ModelSpec:
+def read_glm4(fields: Config) -> ModelSpec:
     """Return GLM-4-0414: GLM-4 with norms on the branches too."""
     return _glm(fields, num_norms=4)
 
 
-def _glm(fields: Fields, *, num_norms: int) -> ModelSpec:
+def _glm(fields: Config, *, num_norms: int) -> ModelSpec:
     attention = attention_of(fields, qkv_bias=fields.flag("attention_bias"))
     return model_of(fields, dense_layer(fields, attention, num_norms=num_norms))
 
@@ -152,7 +152,7 @@ def _glm(fields: Fields, *, num_norms: int) -> ModelSpec:
         attn_output_multiplier embedding_multiplier_scale output_multiplier_scale max_attn_value
         """,
 )
-def read_grok1(fields: Fields) -> ModelSpec:
+def read_grok1(fields: Config) -> ModelSpec:
     """Return Grok-1: norms before and after attention, and before and after the experts.
 
     Source: ``model.py`` and ``run.py`` of xai-org/grok-1; field names of hpcai-tech/grok-1.
@@ -193,7 +193,7 @@ _QWEN3_BIAS = {"attention_bias": flag(False)}
     keys=QWEN_MOE_KEYS | {"shared_expert_intermediate_size": count(), "qkv_bias": flag(True)},
     harmless="norm_topk_prob",
 )
-def read_qwen2(fields: Fields) -> ModelSpec:
+def read_qwen2(fields: Config) -> ModelSpec:
     """Return Qwen2 or the text model of Qwen2-VL: biases on queries, keys and values.
 
     With experts it has a gated shared one.
@@ -221,13 +221,13 @@ def read_qwen2(fields: Fields) -> ModelSpec:
     harmless="norm_topk_prob",
     outer_harmless=_VISION,
 )
-def read_qwen3(fields: Fields) -> ModelSpec:
+def read_qwen3(fields: Config) -> ModelSpec:
     """Return Qwen3 or the text model of Qwen3-VL: norms on the heads of queries and keys."""
     bias = fields.flag("attention_bias")
     return model_of(fields, qwen_layers(fields, bias=bias, qk_norm="head"))
 
 
-def qwen_layers(fields: Fields, **rest: Any) -> list[LayerSpec]:
+def qwen_layers(fields: Config, **rest: Any) -> list[LayerSpec]:
     """Return the layers of a dense model, or of one with experts.
 
     A window holds from layer ``max_window_layers`` on, and only where it is used.
@@ -248,7 +248,7 @@ def qwen_layers(fields: Fields, **rest: Any) -> list[LayerSpec]:
     return with_qwen_experts(fields, [dense_layer(fields, attention) for attention in attentions])
 
 
-def with_qwen_experts(fields: Fields, layers: list[LayerSpec]) -> list[LayerSpec]:
+def with_qwen_experts(fields: Config, layers: list[LayerSpec]) -> list[LayerSpec]:
     """Return dense layers with experts in place of networks.
 
     At each ``decoder_sparse_step``, except in ``mlp_only_layers``.

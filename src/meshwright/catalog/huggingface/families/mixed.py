@@ -16,7 +16,7 @@ from meshwright.catalog.huggingface.family import (
     GROUPED_KEYS,
     REQUIRED,
     STATED_KV_KEYS,
-    Fields,
+    Config,
     Rule,
     attention_of,
     count,
@@ -39,7 +39,7 @@ _AMONG_EXPERTS: Rule = ("at_most", "num_experts")
 _VISION = "vision_config boi_token_index eoi_token_index image_token_index tie_word_embeddings"
 
 
-def _windowed(fields: Fields, full: AttentionSpec, by_rule: list[str]) -> list[AttentionSpec]:
+def _windowed(fields: Config, full: AttentionSpec, by_rule: list[str]) -> list[AttentionSpec]:
     """Return the attention of each layer: as ``layer_types`` states it, or by a rule."""
     sliding = full.model_copy(update={"window": fields.count("sliding_window")})
     kinds = fields.listed("layer_types") or by_rule
@@ -61,14 +61,14 @@ _GEMMA_HARMLESS = """
 
 
 @family("gemma", "GemmaForCausalLM", keys=_GEMMA_1_KEYS)
-def read_gemma1(fields: Fields) -> ModelSpec:
+def read_gemma1(fields: Config) -> ModelSpec:
     """Return Gemma 1: heads wider than the hidden size over their number, tied head."""
     attention = attention_of(fields, bias=fields.flag("attention_bias"))
     return model_of(fields, dense_layer(fields, attention))
 
 
 @family("gemma2", "Gemma2ForCausalLM", keys=_GEMMA_KEYS, harmless=_GEMMA_HARMLESS)
-def read_gemma2(fields: Fields) -> ModelSpec:
+def read_gemma2(fields: Config) -> ModelSpec:
     """Return Gemma 2: layers alternate, the first one with a window."""
     return _gemma(fields, period=2, qk_norm="none")
 
@@ -91,12 +91,12 @@ def read_gemma2(fields: Fields) -> ModelSpec:
     harmless=_GEMMA_HARMLESS,
     outer_harmless=f"{_VISION} mm_tokens_per_image image_token_id boi_token_id eoi_token_id",
 )
-def read_gemma3(fields: Fields) -> ModelSpec:
+def read_gemma3(fields: Config) -> ModelSpec:
     """Return Gemma 3, in which the last layer of each period (six) sees everything."""
     return _gemma(fields, period=fields.count("sliding_window_pattern"), qk_norm="head")
 
 
-def _gemma(fields: Fields, *, period: int, qk_norm: Literal["none", "head"]) -> ModelSpec:
+def _gemma(fields: Config, *, period: int, qk_norm: Literal["none", "head"]) -> ModelSpec:
     """Return a model with four norms in each layer."""
     num_layers, bias = fields.count("num_hidden_layers"), fields.flag("attention_bias")
     full = attention_of(fields, bias=bias, qk_norm=qk_norm)
@@ -106,7 +106,7 @@ def _gemma(fields: Fields, *, period: int, qk_norm: Literal["none", "head"]) -> 
 
 
 @family("olmo2", "Olmo2ForCausalLM", keys=GROUPED_KEYS | {"attention_bias": flag(False)})
-def read_olmo2(fields: Fields) -> ModelSpec:
+def read_olmo2(fields: Config) -> ModelSpec:
     """Return OLMo 2: norms on the branches, none before them, and over all heads side by side.
 
     Source: Team OLMo 2024 (arXiv 2501.00656), section 2.1.
@@ -131,7 +131,7 @@ def read_olmo2(fields: Fields) -> ModelSpec:
     },
     harmless="swiglu_alpha swiglu_limit initial_context_length",
 )
-def read_gpt_oss(fields: Fields) -> ModelSpec:
+def read_gpt_oss(fields: Config) -> ModelSpec:
     """Return GPT-OSS: experts with biases, attention with sinks, each second layer full.
 
     Without ``layer_types`` the first layer has the window.
@@ -169,7 +169,7 @@ def read_gpt_oss(fields: Fields) -> ModelSpec:
     harmless="attn_scale attn_temperature_tuning floor_scale for_llm_compressor",
     outer_harmless=_VISION,
 )
-def read_llama4(fields: Fields) -> ModelSpec:
+def read_llama4(fields: Config) -> ModelSpec:
     """Return the text model of Llama 4; the shared expert is as wide as a routed one.
 
     Layers with rotary positions attend within chunks and may normalise queries and keys; each
@@ -238,7 +238,7 @@ _DEEPSEEK_HARMLESS = """
     keys=_DEEPSEEK_KEYS | {"topk_method": text("greedy", "group_limited_greedy", default="greedy")},
     harmless=_DEEPSEEK_HARMLESS,
 )
-def read_deepseek_v2(fields: Fields) -> ModelSpec:
+def read_deepseek_v2(fields: Config) -> ModelSpec:
     """Return DeepSeek-V2 without prediction layers."""
     return model_of(fields, _deepseek_layers(fields, router_bias=False))
 
@@ -254,7 +254,7 @@ def read_deepseek_v2(fields: Fields) -> ModelSpec:
     },
     harmless=_DEEPSEEK_HARMLESS,
 )
-def read_deepseek_v3(fields: Fields) -> ModelSpec:
+def read_deepseek_v3(fields: Config) -> ModelSpec:
     """Return DeepSeek-V3; its router carries a correction bias under ``noaux_tc``.
 
     Source: the DeepSeek-V3 technical report, sections 2.1 and 2.2.
@@ -262,7 +262,7 @@ def read_deepseek_v3(fields: Fields) -> ModelSpec:
     return _with_prediction(fields, _deepseek_layers(fields, router_bias=True))
 
 
-def _with_prediction(fields: Fields, layers: list[LayerSpec]) -> ModelSpec:
+def _with_prediction(fields: Config, layers: list[LayerSpec]) -> ModelSpec:
     """Return a model with a correction bias in its routers, and its prediction layers."""
     extra = fields.count("num_nextn_predict_layers")
     notes = ["the correction bias of the router (one number for each expert) is counted"]
@@ -271,7 +271,7 @@ def _with_prediction(fields: Fields, layers: list[LayerSpec]) -> ModelSpec:
     return model_of(fields, layers, notes=notes, num_prediction_layers=extra)
 
 
-def _router_groups(fields: Fields) -> dict[str, int]:
+def _router_groups(fields: Config) -> dict[str, int]:
     """Return the groups of experts of a router, and the number of them that a token uses."""
     num_groups = fields.count_or_none("n_group") or 1
     top_groups = fields.count_or_none("topk_group") or num_groups
@@ -286,7 +286,7 @@ def _router_groups(fields: Fields) -> dict[str, int]:
     return {"num_groups": num_groups, "top_groups": top_groups}
 
 
-def _deepseek_layers(fields: Fields, *, router_bias: bool) -> list[LayerSpec]:
+def _deepseek_layers(fields: Config, *, router_bias: bool) -> list[LayerSpec]:
     """Return the layers: ``first_k_dense_replace`` dense ones, then experts at each step.
 
     Attention is latent; ``q_lora_rank`` null projects the queries at once.
@@ -336,7 +336,7 @@ def _deepseek_layers(fields: Fields, *, router_bias: bool) -> list[LayerSpec]:
     },
     harmless="norm_topk_prob routed_scaling_factor",
 )
-def read_glm4_moe(fields: Fields) -> ModelSpec:
+def read_glm4_moe(fields: Config) -> ModelSpec:
     """Return GLM-4 with experts: the first layers dense, the router with a correction bias."""
     norm = "head" if fields.flag("use_qk_norm") else "none"
     attention = attention_of(fields, qkv_bias=fields.flag("attention_bias"), qk_norm=norm)

@@ -18,8 +18,8 @@ from meshwright.catalog.huggingface.families.llama import (
 from meshwright.catalog.huggingface.family import (
     MOST_LAYERS,
     STATED_KV_KEYS,
-    Fields,
-    Key,
+    Config,
+    ConfigKey,
     Rule,
     attention_of,
     count,
@@ -44,9 +44,9 @@ _RECURRENT: Final = ("linear_attention", "mamba")
 _FULL: Final = ("full_attention", "attention")
 """Names of the two kinds of layers, and their former names."""
 
-_MAMBA_KEYS: dict[str, Key] = {
+_MAMBA_KEYS: dict[str, ConfigKey] = {
     "mamba_heads": count(names=("mamba_n_heads",)),
-    "mamba_head_size": Key("anything", "auto", names=("mamba_d_head",)),
+    "mamba_head_size": ConfigKey("anything", "auto", names=("mamba_d_head",)),
     "state_size": count(256, names=("mamba_d_state",)),
     "state_groups": count(1, names=("mamba_n_groups",), rule=("divides", "mamba_heads")),
     "conv_size": count(4, names=("mamba_d_conv",)),
@@ -58,7 +58,7 @@ _MAMBA_KEYS: dict[str, Key] = {
 """Fields of Mamba layers beside others, with the defaults of Bamba and Granite 4."""
 
 
-def _mamba_of(fields: Fields, *, bias: str, conv_bias: str) -> RecurrenceSpec:
+def _mamba_of(fields: Config, *, bias: str, conv_bias: str) -> RecurrenceSpec:
     """Return a Mamba 2 layer; raises all faults recorded before.
 
     Parameters
@@ -112,7 +112,7 @@ def _mamba_of(fields: Fields, *, bias: str, conv_bias: str) -> RecurrenceSpec:
         norm_before_gate
         """,
 )
-def read_mamba2(fields: Fields) -> ModelSpec:
+def read_mamba2(fields: Config) -> ModelSpec:
     """Return Mamba 2: state spaces alone, one norm in each layer."""
     mixer = _mamba_of(fields, bias="use_bias", conv_bias="use_conv_bias")
     return model_of(fields, LayerSpec(recurrence=mixer, num_norms=1))
@@ -130,7 +130,7 @@ def read_mamba2(fields: Fields) -> ModelSpec:
     },
     harmless=f"{_TIME_STEPS} num_logits_to_keep z_loss_coefficient attn_rotary_emb",
 )
-def read_bamba(fields: Fields) -> ModelSpec:
+def read_bamba(fields: Config) -> ModelSpec:
     """Return Bamba: attention in the layers that are listed, Mamba in all others."""
     mixer = _mamba_of(fields, bias="mamba_proj_bias", conv_bias="mamba_conv_bias")
     attention = attention_of(fields, bias=fields.flag("attention_bias"))
@@ -155,11 +155,11 @@ def read_bamba(fields: Fields) -> ModelSpec:
         "num_experts_per_tok": count_or_zero(rule=_AMONG_EXPERTS),
         "shared_intermediate_size": count(),
         "layer_types": layer_types(*_RECURRENT, *_FULL),
-        "position_embedding_type": Key("text", None, nullable=True, allowed=("rope", "nope")),
+        "position_embedding_type": ConfigKey("text", None, nullable=True, allowed=("rope", "nope")),
     },
     harmless=f"{GRANITE_SCALES} {_TIME_STEPS} normalization_function init_method logits_to_keep",
 )
-def read_granite4(fields: Fields) -> ModelSpec:
+def read_granite4(fields: Config) -> ModelSpec:
     """Return Granite 4: attention or Mamba in each layer, then experts and a shared network.
 
     The shared network is the only one without experts. ``layer_types`` absent: Mamba in all. Sizes
@@ -199,8 +199,8 @@ _BRANCHES: Final[Mapping[str, str]] = {
     | {
         "num_hidden_layers": count_or_none(most=MOST_LAYERS),
         "head_dim": count(128, names=("head_dim", "attention_head_dim")),
-        "hybrid_override_pattern": Key("text", None, nullable=True),
-        "layers_block_type": Key(
+        "hybrid_override_pattern": ConfigKey("text", None, nullable=True),
+        "layers_block_type": ConfigKey(
             "texts", None, nullable=True, allowed=(*_BRANCHES.values(), "mamba", "attention"),
             names=("layers_block_type", "layer_types"),
         ),
@@ -232,7 +232,7 @@ _BRANCHES: Final[Mapping[str, str]] = {
         mamba_dt_init_floor
         """,
 )  # fmt: skip
-def read_nemotron_h(fields: Fields) -> ModelSpec:
+def read_nemotron_h(fields: Config) -> ModelSpec:
     """Return Nemotron-H: each layer is one branch (Mamba, attention, network or experts).
 
     ``layers_block_type`` lists them, or ``hybrid_override_pattern`` has a letter for each: M, *, -
@@ -306,7 +306,7 @@ kernels of flash-linear-attention."""
     },
     harmless="norm_topk_prob use_sliding_window max_window_layers",
 )
-def read_qwen3_next(fields: Fields) -> ModelSpec:
+def read_qwen3_next(fields: Config) -> ModelSpec:
     """Return Qwen3-Next: the gated delta rule, and gated attention in each fourth layer.
 
     Source of values that the configuration leaves out: the chunk is that of the kernels.
