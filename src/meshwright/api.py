@@ -225,6 +225,31 @@ def _launch(found: Plan) -> dict[str, Any]:
     return {"launch_files": files, "launch_command": f"meshwright export PLAN.json {target}"}
 
 
+def _write(asked: Any, option: str, text: str) -> None:
+    """Write a text to the file that an option names, where it is stated."""
+    if (path := getattr(asked, option)) is not None:
+        from meshwright.base.files import write_whole
+
+        write_whole(path, text, force=asked.force)
+
+
+def _write_documents(asked: Any, option: str, make: Callable[[str], dict[str, str]]) -> None:
+    """Write the files that ``make`` returns for the stem of a path, beside that path."""
+    if (path := getattr(asked, option)) is not None:
+        from meshwright.base.files import write_all
+
+        write_all(path.parent, make(path.stem), force=asked.force)
+
+
+def _plan_of(given: object, option: str = "PLAN.json") -> Plan:
+    """Return a plan of training, or that of a file."""
+    from meshwright.ask.declared import needed
+    from meshwright.train.answer import Plan
+    from meshwright.train.plan_file import load as load_plan
+
+    return needed(option, given, load_plan, Plan)
+
+
 # ------------------------------------------------------------------------------------ training
 
 
@@ -325,10 +350,7 @@ def _is_replan(asked: ask.Plan) -> bool:
 
 def _replan(asked: ask.Plan, call: Call) -> Replan:
     """Return the plan for the devices that are left."""
-    from meshwright.ask.declared import needed
-    from meshwright.train.answer import Plan
     from meshwright.train.plan import replan
-    from meshwright.train.plan_file import load as load_plan
 
     reading = asked.reading()
     kept = ("from_", "without", "out", "report", "force")
@@ -336,7 +358,7 @@ def _replan(asked: ask.Plan, call: Call) -> Replan:
     asked.refuse_idle(reading, idle, "with --from, the earlier plan states this")
     if "without" not in asked.stated:
         reading.fault("--without", "is needed")
-    before = reading.value(needed, "--from", (asked.from_ or (None,))[0], load_plan, Plan)
+    before = reading.value(_plan_of, (asked.from_ or (None,))[0], "--from")
     reading.done()
     changed = replan(
         before, without=asked.without or 0, placer=_placer(before.system), progress=call.search
@@ -461,14 +483,9 @@ def compare(asked: ask.Compare, call: Call) -> Comparison:
 
 
 @verb(ask.Explain)
+@reported
 def explain(asked: ask.Explain, call: Call) -> Explanation | Diagnosis | ProfiledStep:
     """Return the reasons for a plan; with ``measured`` or ``trace``, the lost time of a step."""
-    answer: Explanation | Diagnosis | ProfiledStep = _explained(asked, call)[1]
-    return answer
-
-
-def _explained(asked: ask.Explain, call: Call) -> tuple[Plan, Any]:
-    """Return a plan with its explanation or the diagnosis of its measured step."""
     from meshwright.ask.job_files import files_of
     from meshwright.ask.measured import check_measured_bytes, measured_step_s
 
@@ -492,7 +509,7 @@ def _explained(asked: ask.Explain, call: Call) -> tuple[Plan, Any]:
 
         profile = reading.value(read_profile, Path(asked.trace))
         reading.done()
-        return found, profiled_step(profile, found)
+        return profiled_step(profile, found)
     reading.done()
     if asked.measured is not None:
         from meshwright.train.measured.diagnose import diagnose
@@ -501,41 +518,31 @@ def _explained(asked: ask.Explain, call: Call) -> tuple[Plan, Any]:
         if asked.measured_memory is not None:
             reading.value(check_measured_bytes, asked.measured_memory, found)
         reading.done()
-        return found, diagnose(found, step_s, measured_memory_bytes=asked.measured_memory)
+        return diagnose(found, step_s, measured_memory_bytes=asked.measured_memory)
     if asked.picture is not None and found.best.placement is None:
         if asked.colors is not None:
             raise UsageError("--colors: applies only on grids of devices")
         _draw_stages(found, asked)
     elif asked.picture is not None:
-        from meshwright.base.files import write_whole
         from meshwright.wafer.chart import map_svg
         from meshwright.wafer.picture import draw
 
-        write_whole(asked.picture, map_svg(draw(found, asked.colors)), force=asked.force)
+        _write(asked, "picture", map_svg(draw(found, asked.colors)))
     from meshwright.train.explain import explain as why
 
-    answer = why(found, _placer(found.system))
-    if asked.report is not None:
-        from meshwright.view.html import write_page
-
-        write_page(answer.page(**beside(answer)), asked.report, force=asked.force)
-    return found, answer
+    return why(found, _placer(found.system))
 
 
 def _explained_plan(asked: ask.Explain) -> Plan:
     """Return the plan of a file, or the price of the strategy that a question states."""
-    from meshwright.ask.declared import needed
     from meshwright.ask.job_files import with_job
 
     stated, job = with_job(asked)
     if stated.on is None and job is None:
-        from meshwright.train.answer import Plan
-        from meshwright.train.plan_file import load as load_plan
-
         if isinstance(asked.model, str) and not Path(asked.model).exists():
             fix = "what plan --out wrote; a model needs --on"
             raise SpecError(Fault("PLAN.json", f"there is no file {asked.model!r}", fix))
-        return needed("PLAN.json", asked.model, load_plan, Plan)
+        return _plan_of(asked.model)
     return _priced(stated, Call())
 
 
@@ -671,8 +678,7 @@ def simulate(
     if asked.what != "flows":
         if asked.file is not None:
             raise UsageError(f"unexpected argument {asked.file!r}: simulate PLAN.json")
-        step: StepTimeline | SimulatedPlan = _played(asked)[1]
-        return step
+        return _played(asked)
     if asked.picture is not None:
         raise UsageError("--picture: applies only with a plan")
     if asked.file is None:
@@ -694,7 +700,6 @@ def simulate(
 def route(asked: ask.Route, call: Call) -> list[RoutedFlows]:
     """Return routes of the flows of a file, with the load of each link and the proof."""
     from meshwright.ask.declared import system_of
-    from meshwright.base.files import write_whole
     from meshwright.catalog.flow_files import read_flow_file
     from meshwright.network.flows import links_of, route_flows
     from meshwright.topology.levels import network_of
@@ -714,29 +719,24 @@ def route(asked: ask.Route, call: Call) -> list[RoutedFlows]:
         from meshwright.show.flows import routes_of
 
         content = {"schema": SCHEMA, "scenarios": routes_of(found).scenarios}
-        text = json.dumps(content, indent=1) + "\n"
-        write_whole(asked.out, text, force=asked.force)
+        _write(asked, "out", json.dumps(content, indent=1) + "\n")
     return found
 
 
 @verb(ask.Place)
 def place(asked: ask.Place, call: Call) -> PlacedPlan | Placements:
     """Return two simulated placements of a plan, its own and that of a file; or write a file."""
-    from meshwright.ask.declared import needed
-    from meshwright.train.answer import Plan
-    from meshwright.train.plan_file import load as load_plan
     from meshwright.wafer.stated import compared, place_on, placed
 
-    found = needed("PLAN.json", asked.plan, load_plan, Plan)
+    found = _plan_of(asked.plan)
     if asked.file is None:
         own = placed(found)
         if asked.out is not None:
             import json
 
-            from meshwright.base.files import write_whole
             from meshwright.catalog.answer_file import plain_data
 
-            write_whole(asked.out, json.dumps(plain_data(own)) + "\n", force=asked.force)
+            _write(asked, "out", json.dumps(plain_data(own)) + "\n")
         return own
     from meshwright.catalog.flow_files import read_placement_file
 
@@ -745,13 +745,9 @@ def place(asked: ask.Place, call: Call) -> PlacedPlan | Placements:
     return compared(found, moved)
 
 
-def _played(asked: ask.Simulate) -> tuple[Plan, Any]:
-    """Return a plan and its simulated step, off a grid its timeline; write the requested files."""
-    from meshwright.ask.declared import needed
-    from meshwright.train.answer import Plan
-    from meshwright.train.plan_file import load as load_plan
-
-    found = needed("PLAN.json", asked.what, load_plan, Plan)
+def _played(asked: ask.Simulate) -> StepTimeline | SimulatedPlan:
+    """Return the simulated step of a plan, off a grid its timeline; write the requested files."""
+    found = _plan_of(asked.what)
     if asked.picture is not None:
         _draw_stages(found, asked)
     if found.best.placement is None:
@@ -761,7 +757,7 @@ def _played(asked: ask.Simulate) -> tuple[Plan, Any]:
 
             notes = {"plan": found.best.text, "fidelity": line.fidelity}
             write_step_trace(line, asked.trace, notes=notes, force=asked.force)
-        return found, line
+        return line
     from meshwright.wafer.simulation import simulate as play
 
     played = play(found)
@@ -774,7 +770,7 @@ def _played(asked: ask.Simulate) -> tuple[Plan, Any]:
             routes=graph.routes, notes={"plan": found.best.text, "fidelity": "simulated"},
             force=asked.force,
         )  # fmt: skip
-    return found, played
+    return played
 
 
 def timeline(plan: Plan | str | Path) -> StepTimeline:
@@ -792,32 +788,24 @@ def timeline(plan: Plan | str | Path) -> StepTimeline:
     SpecError
         It is no plan of training.
     """
-    from meshwright.ask.declared import needed
-    from meshwright.train.answer import Plan
-    from meshwright.train.plan_file import load as load_plan
     from meshwright.wafer.timeline import timeline as of_plan
 
-    given = str(plan) if isinstance(plan, Path) else plan
-    return of_plan(needed("plan", given, load_plan, Plan))
+    return of_plan(_plan_of(str(plan) if isinstance(plan, Path) else plan, "plan"))
 
 
 def _draw_stages(plan: Plan, asked: Any) -> None:
     """Write the pipeline chart of a plan."""
-    from meshwright.base.files import write_whole
     from meshwright.train.view.step import step_svg
 
-    write_whole(asked.picture, step_svg(timeline(plan)), force=asked.force)
+    _write(asked, "picture", step_svg(timeline(plan)))
 
 
 @verb(ask.Export)
 def export(asked: ask.Export, call: Call) -> dict[str, str] | list[Path]:
     """Write a plan as launch files and return their paths; ``print``: return the files as text."""
-    from meshwright.ask.declared import needed
     from meshwright.frameworks.programs.servers import SERVERS
     from meshwright.frameworks.registry import export as write
     from meshwright.frameworks.registry import exporters, rendered
-    from meshwright.train.answer import Plan
-    from meshwright.train.plan_file import load as load_plan
 
     titles = {name: exporters[name].written for name in sorted(exporters)}
     titles |= {name: command.written for name, command in SERVERS.items()}
@@ -832,7 +820,7 @@ def export(asked: ask.Export, call: Call) -> dict[str, str] | list[Path]:
     exporter = exporters[asked.target]
     if asked.print and not exporter.is_text:
         raise UsageError(f"{exporter.written} are no text: --out FOLDER")
-    found = needed("PLAN.json", asked.plan, lambda text: load_plan(Path(text)), Plan)
+    found = _plan_of(asked.plan)
     if asked.print:
         return {
             name: str(text) for name, text in rendered(found, asked.target, asked.launcher).items()
@@ -891,11 +879,9 @@ def partition(asked: ask.Partition, call: Call) -> PartitionPlan:
         told = "--picture: no stage fits, so there is no picture"
         return replace(found, warnings=(told, *found.warnings))
     if asked.picture is not None:
-        from meshwright.base.files import write_whole
         from meshwright.view.svg import chart_svg
 
-        drawn = chart_svg(found.page(), "Memory of a device of each stage")
-        write_whole(asked.picture, drawn, force=asked.force)
+        _write(asked, "picture", chart_svg(found.page(), "Memory of a device of each stage"))
     return found
 
 
@@ -985,10 +971,9 @@ def fuse(asked: ask.Fuse, call: Call) -> FusionAnswer:
     answer = fuse_graph(question, chips=asked.chips, progress=call.count("tiles and divisions"))
     answer = replace(answer, version=version(), command=call.command)
     if asked.picture is not None:
-        from meshwright.base.files import write_whole
         from meshwright.dataflow.fusion.view import fusion_svg
 
-        write_whole(asked.picture, fusion_svg(answer), force=asked.force)
+        _write(asked, "picture", fusion_svg(answer))
     return answer
 
 
@@ -1031,7 +1016,6 @@ def read(asked: ask.Read, call: Call) -> Job | DataflowGraph:
 def _read_program(asked: ask.Read) -> DataflowGraph:
     """Return the graph of a program."""
     from meshwright.ask.declared import program_of
-    from meshwright.base.files import write_whole
     from meshwright.catalog.graphs.files import graph_yaml
     from meshwright.dataflow.load import load_graph
     from meshwright.graph.kernels.declared import to_spec
@@ -1041,8 +1025,7 @@ def _read_program(asked: ask.Read) -> DataflowGraph:
     reading.done()
     graph = load_graph(asked.files[0], repeats=asked.repeats or 1, **program_of(asked))
     if asked.out is not None:
-        text = graph_yaml(to_spec(graph, about=f"Read from {asked.files[0]}."))
-        write_whole(asked.out, text, force=asked.force)
+        _write(asked, "out", graph_yaml(to_spec(graph, about=f"Read from {asked.files[0]}.")))
     return graph
 
 
@@ -1052,7 +1035,6 @@ def _read_program(asked: ask.Read) -> DataflowGraph:
 @verb(ask.Sweep)
 def sweep(asked: ask.Sweep, call: Call) -> SweepAnswer:
     """Return one question answered over all combinations of the varied fields."""
-    from meshwright.base.files import write_all, write_whole
     from meshwright.base.registry import version
     from meshwright.sweep.answer import SweepAnswer
     from meshwright.sweep.choice import choices, objective_of
@@ -1087,19 +1069,17 @@ def sweep(asked: ask.Sweep, call: Call) -> SweepAnswer:
             progress=call.count("points", "; Ctrl-C: what is there so far"),
         )  # fmt: skip
     if asked.csv is not None:
-        write_whole(asked.csv, sweep_csv(swept), force=asked.force)
+        _write(asked, "csv", sweep_csv(swept))
     if asked.picture is not None and stated.heat_map is not None:
-        drawn = heat_svg(cells_of(stated, stated.heat_map, swept))
-        write_whole(asked.picture, drawn, force=asked.force)
+        _write(asked, "picture", heat_svg(cells_of(stated, stated.heat_map, swept)))
     chosen = () if objective is None else tuple(choices(objective, stated, records(swept)))
     found = SweepAnswer(stated, swept, chosen, version(), call.command)
     if asked.report is not None and is_page:
         found.report(asked.report, force=asked.force)
-    elif asked.report is not None and stated.report is not None:
+    else:
         from meshwright.view.markdown import markdown_of
 
-        files = markdown_of(found.page(), asked.report.stem, without=("points",))
-        write_all(asked.report.parent, files, force=asked.force)
+        _write_documents(asked, "report", partial(markdown_of, found.page(), without=("points",)))
     return found
 
 
@@ -1109,7 +1089,6 @@ def validate(asked: ask.Validate, call: Call) -> Validation | Shown:
     """Return predictions of measured rows, published or your own."""
     if asked.kernels:
         return _validated_kernels(asked, call)
-    from meshwright.base.files import write_all
     from meshwright.base.registry import version
     from meshwright.calibration.rows import judged, rows_file
     from meshwright.calibration.serving import predict_all
@@ -1125,27 +1104,22 @@ def validate(asked: ask.Validate, call: Call) -> Validation | Shown:
             raise SpecError(faults, origin=asked.measurements)
     predictions = tuple(predict_all(rows, asked.calibration))
     found = Validation(predictions, asked.calibration, tuple(faults), version(), call.command)
-    if asked.document is not None:
-        from meshwright.calibration.view import documents
+    from meshwright.calibration.view import documents
 
-        write_all(asked.document.parent, documents(found, asked.document.stem), force=asked.force)
+    _write_documents(asked, "document", partial(documents, found))
     return found
 
 
 def _validated_kernels(asked: ask.Validate, call: Call) -> Shown:
     """Return the comparison of the curves of single kernels with measured times."""
-    from meshwright.base.files import write_all
     from meshwright.base.registry import version
     from meshwright.catalog.calibration import DEFAULT as STEPS
+    from meshwright.view.markdown import markdown_of
 
     curves = None if asked.calibration == STEPS else asked.calibration
     found: Any = _of_kernels("validate")(asked.measurements, curves)
     found = replace(found, version=version(), command=call.command)
-    if asked.document is not None:
-        from meshwright.view.markdown import markdown_of
-
-        files = markdown_of(found.page(), asked.document.stem)
-        write_all(asked.document.parent, files, force=asked.force)
+    _write_documents(asked, "document", lambda stem: markdown_of(found.page(), stem))
     return cast("Shown", found)
 
 
@@ -1172,7 +1146,6 @@ def _rows(path: str | None) -> Sequence[Row]:
 @verb(ask.Calibrate)
 def calibrate(asked: ask.Calibrate, call: Call) -> Fitted:
     """Return the constants of the cost model fitted to measured rows."""
-    from meshwright.base.files import write_whole
     from meshwright.calibration.fit.report import fitted
     from meshwright.calibration.rows import is_frozen
     from meshwright.catalog.calibration import DEFAULT as CALIBRATED
@@ -1185,10 +1158,9 @@ def calibrate(asked: ask.Calibrate, call: Call) -> Fitted:
     else:
         rows = [row for row in _rows(asked.file) if asked.file or not is_frozen(row)]
         found = fitted(rows, name, command, CALIBRATED if asked.file else UNCALIBRATED)
-    if not found.data:
-        raise InfeasibleError("no row has a measured throughput that can be predicted")
-    if asked.out is not None:
-        write_whole(asked.out, found.text, force=asked.force)
+        if not found.data:
+            raise InfeasibleError("no row has a measured throughput that can be predicted")
+    _write(asked, "out", found.text)
     return found
 
 

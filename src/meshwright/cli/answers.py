@@ -124,14 +124,16 @@ def compare(args: Any) -> int:
 
 def explain(args: Any) -> int:
     """Print the reasons for a plan, or the time that a measured step loses."""
-    found, answer = api._explained(args, _call(args))
-    if args.trace is not None or args.measured is not None:
+    from meshwright.train.answer import Explanation
+
+    answer = api.explain.answer(args, _call(args))
+    if not isinstance(answer, Explanation):
         show_answer(answer, args)
         return 0
     from meshwright.frameworks.registry import target_for
 
-    stated = found.workload.software.framework or ""
-    target = target_for(stated, found.best.launches_with)
+    found = answer.plan
+    target = target_for(found.workload.software.framework or "", found.best.launches_with)
     after = f"meshwright export {args.model} {target}" if target else ""
     if found.best.placement:
         after = f"meshwright simulate {args.model}"
@@ -145,16 +147,15 @@ def explain(args: Any) -> int:
 
 def simulate(args: Any) -> int:
     """Print the simulated step of a plan, or the end of each flow of each scenario."""
-    if args.what == "flows" or args.file is not None:
-        from meshwright.show.flows import played_flows
+    from meshwright.show.flows import played_flows
 
-        runs: Any = api.simulate.answer(args, _call(args))
-        show_answer(played_flows(runs), args, detail=True)
-        return 0
-    if sys.stderr.isatty() and not args.json:
+    if args.what != "flows" and sys.stderr.isatty() and not args.json:
         sys.stderr.write("playing the step: a few seconds, more the first time\n")
-    _, played = api._played(args)
-    show_answer(played, args)
+    found = api.simulate.answer(args, _call(args))
+    if isinstance(found, list):
+        show_answer(played_flows(found), args, detail=True)
+    else:
+        show_answer(found, args)
     return 0
 
 
@@ -265,7 +266,7 @@ def validate(args: Any) -> int:
 def calibrate(args: Any) -> int:
     """Print fitted constants; 3 where no row has a throughput that can be predicted."""
     found = api.calibrate.answer(args, _call(args))
-    show_answer(found, args, data=found.data)
+    show_answer(found, args, data=getattr(found, "data", None))
     return 0
 
 

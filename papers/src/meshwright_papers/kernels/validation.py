@@ -58,6 +58,21 @@ class KernelValidation(Shown):
         return [entry.as_row() for entry in self.by_variant]
 
 
+@dataclass(frozen=True)
+class FittedCurves(Shown):
+    """A file of fitted curves, with their errors."""
+
+    WRITTEN: ClassVar[Mapping[str, str]] = {
+        "kernels": "errors.by_chip", "variants": "errors.by_variant",
+    }  # fmt: skip
+    text: str
+    errors: KernelValidation
+
+    def rows(self) -> Rows:
+        """Return the errors of each kernel, chip and variant."""
+        return self.errors.rows()
+
+
 def kernel_validation(tables: Sequence[Timings], curves: KernelCurves) -> KernelValidation:
     """Return the errors of curves on some tables.
 

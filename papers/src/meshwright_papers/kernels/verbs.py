@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from meshwright.calibration.fit.report import Fitted
-from meshwright.catalog.answer_file import plain_data
 from meshwright_papers.kernels.fit import curves_text, fit_kernels
 from meshwright_papers.kernels.fitted import DEFAULT, load_curves
 from meshwright_papers.kernels.tables import published_timings, read_timings
 from meshwright_papers.kernels.timings import Timings
-from meshwright_papers.kernels.validation import KernelValidation, kernel_validation
+from meshwright_papers.kernels.validation import (
+    FittedCurves,
+    KernelValidation,
+    kernel_validation,
+)
 
 
 def validated(path: str | None, curves: str | None) -> KernelValidation:
@@ -27,12 +29,11 @@ def validated(path: str | None, curves: str | None) -> KernelValidation:
     return kernel_validation(_timings(path), load_curves(curves or DEFAULT))
 
 
-def fitted(path: str | None, name: str, command: str) -> Fitted:
+def fitted(path: str | None, name: str, command: str) -> FittedCurves:
     """Return curves fitted to the times of a file: their own file, and their errors."""
     tables = _timings(path)
     curves = fit_kernels(tables)
-    text = curves_text(curves, name, command)
-    return Fitted(text, plain_data(kernel_validation(tables, curves)))
+    return FittedCurves(curves_text(curves, name, command), kernel_validation(tables, curves))
 
 
 def _timings(path: str | None) -> Sequence[Timings]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from meshwright.view.parts import Code, Page, Plot, Section, Table, Text, Tile
 from meshwright.view.registry import view
 from meshwright.view.words import percent
 from meshwright_papers.kernels.tables import KINDS
-from meshwright_papers.kernels.validation import KernelErrors, KernelValidation
+from meshwright_papers.kernels.validation import FittedCurves, KernelErrors, KernelValidation
 
 MOST_SOURCES = 10
 """Kernels and chips on the first screen."""
@@ -104,6 +105,12 @@ def kernels_page(found: KernelValidation) -> Page:
         command=found.command,
         version=found.version,
     )  # fmt: skip
+
+
+@view(FittedCurves)
+def fitted_page(found: FittedCurves) -> Page:
+    """Return the page of fitted curves."""
+    return replace(kernels_page(found.errors), title="Fitted curves of kernels")
 
 
 def _median(entry: KernelErrors) -> float:

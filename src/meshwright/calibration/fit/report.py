@@ -95,9 +95,7 @@ class Fitted(Shown):
     constants: tuple[Constant, ...] = ()
 
     def rows(self) -> Rows:
-        """Return the sources of the rows, or the kernels, with their errors."""
-        if "kernels" in self.data:
-            return [_flat(entry) for entry in self.data["variants"]]
+        """Return the sources of the rows with their errors."""
         fits = [self.data, *(self.data[name] for name in ("serving", "sram") if name in self.data)]
         return [
             {"source": name, **_flat(group)}
@@ -110,8 +108,6 @@ def _flat(record: Mapping[str, Any]) -> dict[str, Scalar]:
     """Return a record with the parts of its records beside the rest: ``left_out_median``."""
     found: dict[str, Scalar] = {}
     for name, value in record.items():
-        if isinstance(value, list | tuple):
-            value = dict(zip(("median", "p90"), value, strict=True))
         if isinstance(value, Mapping):
             found |= {f"{name}_{part}": amount for part, amount in value.items()}
         else:

@@ -56,7 +56,6 @@ def _tiles(found: Fitted, tables: list[Table], constants: Table) -> Iterator[Til
     parts += [f"{data['serving']['num_rows']} rows of serving"] if "serving" in data else []
     parts += [counted(len(data["sram"]["fitted"]), "row") + " of SRAM machines"] \
         if "sram" in data else []  # fmt: skip
-    parts += [counted(len(data["variants"]), "variant")] if "variants" in data else []
     yield Tile("How large are errors?", ", ".join(parts), "\n".join(lines), "errors",
                label="fitted")  # fmt: skip
     if tables:
@@ -75,12 +74,6 @@ def _tiles(found: Fitted, tables: list[Table], constants: Table) -> Iterator[Til
 
 def _errors(data: Mapping[str, Any]) -> Iterator[Table]:
     """Yield the errors of each part of a fit, by source."""
-    if "variants" in data:
-        yield Table(
-            ("kernel", "chip", "rows [#]", "fitted [%]", "p90 [%]"),
-            [(one["kernel"], one["chip"], one["rows"], *(one["fitted"] or (None, None)))
-             for one in data["kernels"]], "Single kernels",
-        )  # fmt: skip
     head = ("source", "rows [#]", "median [%]", "p90 [%]", "left out [%]", "its p90 [%]")
     if data.get("groups"):
         rows = [(name, *_cells(one), one["covered"], "alone" if one["alone"] else "")
