@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from meshwright.ask.kinds import TARGETS
 from meshwright.ask.questions import (
+    OF_WORKLOAD,
     Estimate,
     Fixed,
     Fuse,
@@ -24,14 +26,28 @@ from meshwright.ask.questions import (
 from meshwright.ask.reading import Reading
 from meshwright.ask.record import Question
 from meshwright.base.errors import Fault, SpecError
-
-if TYPE_CHECKING:
-    from meshwright.sharding.strategy import PlanOptions, Strategy
-    from meshwright.spec.model import ModelSpec
-    from meshwright.spec.system import SystemSpec
-    from meshwright.spec.workload import Adapters, Decode, OptimizerPreset, Prefill, Speculation
-    from meshwright.spec.workload import Precision as PrecisionSpec
-    from meshwright.spec.workload import Training as TrainingWorkload
+from meshwright.catalog.frameworks import load_framework
+from meshwright.catalog.huggingface.quantization import USUAL, stored_as
+from meshwright.catalog.models import load_model
+from meshwright.catalog.networks import devices_of_a_host, with_network
+from meshwright.catalog.systems import load_system
+from meshwright.catalog.workloads import load_optimizer, load_workload
+from meshwright.sharding.strategy import PlanOptions, Strategy
+from meshwright.spec.declaration import declared as checked
+from meshwright.spec.framework import Framework
+from meshwright.spec.model import ModelSpec
+from meshwright.spec.system import SystemSpec
+from meshwright.spec.workload import (
+    Adapters,
+    Decode,
+    OptimizerPreset,
+    Precision,
+    Prefill,
+    SoftwareStack,
+    Speculation,
+)
+from meshwright.spec.workload import Training as TrainingWorkload
+from meshwright.train.question import stated_strategy, training, with_powers, with_rent
 
 Value = TypeVar("Value")
 
@@ -58,9 +74,6 @@ def needed(
 
 # ------------------------------------------------------------------------------------- training
 
-OF_WORKLOAD = tuple(name for name, option in Training.options.items() if option.field)
-"""Options that a workload file replaces."""
-
 
 @dataclass(frozen=True)
 class Declared:
@@ -81,8 +94,6 @@ def declared(asked: Training, *, reading: Reading | None = None) -> Declared:
     SpecError, UnknownNameError
         Everything that is missing or wrong, at once.
     """
-    from meshwright.train.question import training
-
     reading = asked.reading() if reading is None else reading
     model, system = model_and_system(reading, asked)
     loaded, fields = None, {}
@@ -98,8 +109,6 @@ def declared(asked: Training, *, reading: Reading | None = None) -> Declared:
 
 def _check_weights(asked: Training, workload: TrainingWorkload) -> None:
     """Refuse ``weights`` where training does not keep weights as they are stored."""
-    from meshwright.catalog.huggingface.quantization import USUAL
-
     if asked.weights is None:
         return
     if asked.weights not in USUAL:
@@ -112,8 +121,6 @@ def _check_weights(asked: Training, workload: TrainingWorkload) -> None:
 
 def model_and_system(reading: Reading, asked: Training | Serve) -> tuple[ModelSpec, SystemSpec]:
     """Return the model and the system; both are valid only after ``reading.done``."""
-    from meshwright.train.question import with_powers, with_rent
-
     model = reading.value(model_of, asked)
     system = reading.value(system_of, asked)
     stated = {
@@ -129,20 +136,12 @@ def model_and_system(reading: Reading, asked: Training | Serve) -> tuple[ModelSp
 
 def system_of(asked: Any) -> SystemSpec:
     """Return the system of a question, with its network between hosts."""
-    from meshwright.catalog.networks import with_network
-    from meshwright.catalog.systems import load_system
-    from meshwright.spec.system import SystemSpec
-
     system = needed("--on", asked.on, load_system, SystemSpec)
     return system if asked.network is None else with_network(system, asked.network)
 
 
 def model_of(asked: Training | Serve | Partition) -> ModelSpec:
     """Return the model; ``weights`` replaces the weight format of its checkpoint."""
-    from meshwright.catalog.huggingface.quantization import USUAL, stored_as
-    from meshwright.catalog.models import load_model
-    from meshwright.spec.model import ModelSpec
-
     model = needed("MODEL", asked.model, load_model, ModelSpec)
     if asked.weights is not None and asked.weights in USUAL:
         return stored_as(model, asked.weights)
@@ -151,9 +150,6 @@ def model_of(asked: Training | Serve | Partition) -> ModelSpec:
 
 def on_devices(asked: Plan, num_devices: int, chip: str) -> Plan:
     """Return the question for a number of devices of a chip; one host has no outer network."""
-    from meshwright.catalog.networks import devices_of_a_host
-    from meshwright.catalog.systems import load_system
-
     on = f"{num_devices}x{chip}"
     network = None if devices_of_a_host(load_system(on)) is None else asked.network
     return asked.but(on=on, network=network)
@@ -163,8 +159,6 @@ def strategy_of(
     asked: Training, *, reading: Reading | None = None
 ) -> tuple[Declared, Strategy, PlanOptions]:
     """Return the declarations of a question, and the one strategy that it states."""
-    from meshwright.train.question import stated_strategy
-
     found = declared(asked, reading=reading)
     flags = {option.target: option.flag for option in Fixed.options.values()}
     faults = [
@@ -194,8 +188,6 @@ def allowed_of(asked: Question) -> dict[str, list[Any]]:
 
 def _workload_fields(reading: Reading, asked: Training) -> dict[str, Any]:
     """Return the fields of the training workload that a question states."""
-    from meshwright.spec.workload import SoftwareStack
-
     for name in ("seq", "global_batch"):
         if name not in asked.stated:
             reading.fault(asked.flag(name), "is needed", "or a file with --workload")
@@ -223,9 +215,6 @@ def _workload_fields(reading: Reading, asked: Training) -> dict[str, Any]:
 
 def _adapters(asked: Training, optimizer: OptimizerPreset | None) -> Adapters | None:
     """Return the adapters of a question; None: there are none."""
-    from meshwright.ask.kinds import TARGETS
-    from meshwright.spec.workload import Adapters
-
     rank, targets = asked.flag("lora_rank"), asked.flag("lora_targets")
     stated = rank if "lora_rank" in asked.stated else targets
     if not asked.stated.keys() & {"lora_rank", "lora_targets"}:
@@ -241,25 +230,16 @@ def _adapters(asked: Training, optimizer: OptimizerPreset | None) -> Adapters | 
 
 
 def _framework(given: Any) -> Any:
-    from meshwright.catalog.frameworks import load_framework
-    from meshwright.spec.framework import Framework
-
     return None if given is None else needed("--framework", given, load_framework, Framework)
 
 
 def optimizer_of(given: Any) -> OptimizerPreset | None:
     """Return the preset of an optimizer; None: none is stated."""
-    from meshwright.catalog.workloads import load_optimizer
-    from meshwright.spec.workload import OptimizerPreset
-
     return None if given is None else needed("--optimizer", given, load_optimizer, OptimizerPreset)
 
 
 def _workload_of_file(asked: Training) -> TrainingWorkload:
     """Return the workload of a file; options that it replaces are refused."""
-    from meshwright.catalog.workloads import load_workload
-    from meshwright.spec.workload import Training as TrainingWorkload
-
     reading = Reading()
     asked.refuse_idle(reading, OF_WORKLOAD, "the file of --workload states this")
     loaded = reading.value(needed, "--workload", asked.workload, load_workload, TrainingWorkload)
@@ -303,9 +283,6 @@ def serving_workload(
 
     Its types are any where no system was read.
     """
-    from meshwright.spec.declaration import declared as checked
-    from meshwright.spec.workload import Decode, Prefill, SoftwareStack
-
     kind = kind_of_serving(asked)
     for name in dict.fromkeys(name for names in _TAKEN.values() for name in names):
         if name not in _TAKEN[kind]:
@@ -350,10 +327,6 @@ def _speculation(asked: Requests) -> Speculation | None:
     SpecError
         One of its options is missing, or wrong: no acceptance is taken for granted.
     """
-    from meshwright.catalog.models import load_model
-    from meshwright.spec.model import ModelSpec
-    from meshwright.spec.workload import Speculation
-
     stated = [name for name in _DRAFTED if name in asked.stated]
     if not stated:
         return None
@@ -371,11 +344,8 @@ def _speculation(asked: Requests) -> Speculation | None:
                        acceptance=asked.acceptance)  # fmt: skip
 
 
-def precision_of(asked: Serve | Partition, system: SystemSpec | None) -> PrecisionSpec:
+def precision_of(asked: Serve | Partition, system: SystemSpec | None) -> Precision:
     """Return the types of matrix products, weights and cache; any where no system was read."""
-    from meshwright.catalog.huggingface.quantization import USUAL
-    from meshwright.spec.workload import Precision
-
     stated = {"matmul": asked.precision, "weight": asked.weights, "kv_cache": asked.kv_cache}
     found: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
     if found.get("weight") in USUAL:  # the model says how it is stored, see model_of

@@ -8,8 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from meshwright.ask.declared import OF_WORKLOAD
-from meshwright.ask.questions import Fixed
+from meshwright.ask.questions import OF_WORKLOAD, Fixed
 from meshwright.ask.record import Question
 from meshwright.base.errors import Fault, SpecError
 from meshwright.base.files import PYTHON, SCRIPTS, TREES

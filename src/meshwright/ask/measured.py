@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from meshwright.ask.declared import strategy_of
 from meshwright.ask.job_files import with_job
@@ -13,10 +13,12 @@ from meshwright.ask.kinds import quantity
 from meshwright.ask.questions import MeasuredJob
 from meshwright.ask.reading import Reading, faults_of, in_file
 from meshwright.base.errors import Fault, SpecError, nearest
-
-if TYPE_CHECKING:
-    from meshwright.train.answer import Plan
-    from meshwright.train.measured.factors import Factors, Measurement
+from meshwright.base.units import format_bytes, format_seconds
+from meshwright.catalog.files import read_text, read_tree
+from meshwright.cost.operator import stated_rate
+from meshwright.train.answer import Plan
+from meshwright.train.measured.factors import Factors, Measurement
+from meshwright.train.placer import estimate
 
 MEASURED = "--measured"
 MEASURED_MEMORY = "--measured-memory"
@@ -30,8 +32,6 @@ _A_DEVICE = re.compile(r"/(device|gpu|chip)$", re.IGNORECASE)
 
 def check_measured_bytes(size: float, plan: Plan) -> None:
     """Refuse a memory of the fullest device [bytes] above its capacity."""
-    from meshwright.base.units import format_bytes
-
     capacity = plan.system.chip.main_memory.capacity_bytes
     if size > capacity:
         message = f"found {format_bytes(size)}, but a device has {format_bytes(capacity)}"
@@ -47,8 +47,6 @@ def measured_step_s(text: str, plan: Plan) -> float:
         When it is none of them, not above 0, or less than the products of the step take at the
         peak of all devices.
     """
-    from meshwright.base.units import format_seconds
-
     try:
         step_s = _step_s(text.strip(), plan)
     except (SpecError, ValueError) as error:
@@ -82,8 +80,6 @@ def _step_s(text: str, plan: Plan) -> float:
         return price.step_time_s * float(getattr(price, kind)) / share
     if "flop" in text.lower():
         rate = quantity(MEASURED, _A_DEVICE.sub("", text), "flops_per_s")
-        from meshwright.cost.operator import stated_rate
-
         peak = stated_rate(plan.system.chip, plan.workload.precision.matmul)
         return price.step_time_s * price.mfu_causal * peak / rate
     if _A_DEVICE.search(text):
@@ -142,8 +138,6 @@ def measurements_of(path: Path, calibration: str) -> list[Measurement]:
 
 def _jobs(path: Path, calibration: str) -> Iterator[Measurement]:
     """Yield the jobs of a YAML file, after all of them are read."""
-    from meshwright.catalog.files import read_text, read_tree
-
     tree = read_tree(read_text(path), str(path)).value
     entries = tree.get("jobs")
     unknown = [Fault(str(name), "is no field", "jobs") for name in tree if name != "jobs"]
@@ -172,9 +166,6 @@ def _place(index: int, path: str) -> str:
 
 def _job(name: str, entry: Any, calibration: str) -> Measurement:
     """Return one job: options of ``explain`` without their dashes."""
-    from meshwright.train.measured.factors import Measurement
-    from meshwright.train.placer import estimate
-
     if not isinstance(entry, Mapping):
         raise SpecError(Fault("", f"expected options of a job, found {entry!r}"))
     asked, _ = with_job(_asked(entry))

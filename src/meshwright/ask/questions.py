@@ -264,6 +264,10 @@ class Training(Question):
     calibration: Name = like(Machine, "calibration")
 
 
+OF_WORKLOAD = tuple(name for name, option in Training.options.items() if option.field)
+"""Options that a workload file replaces."""
+
+
 class Requests(Question):
     """Requests that are served: decode with ``context``, prefill with ``prompt``, or both."""
 

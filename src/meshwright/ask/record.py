@@ -389,6 +389,26 @@ class Question:
         return cls.ask(known, verb=verb)._of(**shown)
 
     @classmethod
+    def written(cls, verb: str, stated: Mapping[str, Any]) -> str:
+        """Return the command line that states some options, each as it was given."""
+        import shlex
+
+        words = ["meshwright", verb]
+        for name, given in stated.items():
+            entry = cls.options[name]
+            values = [str(value) for value in (given if entry.takes else (given,))]
+            if entry.is_rare:
+                values = [entry.word] if entry.is_flag else [f"{entry.word}={v}" for v in values]
+            lead = [f"--{WITH}"] if entry.is_rare else [entry.flag]
+            if entry.is_positional:
+                words += values
+            elif entry.is_rare or entry.takes == "again":
+                words += [word for value in values for word in (*lead, value)]
+            else:
+                words += lead if entry.is_flag else [*lead, *values]
+        return shlex.join(words)
+
+    @classmethod
     def signature(cls) -> inspect.Signature:
         """Return the signature of its verb in Python."""
         import inspect

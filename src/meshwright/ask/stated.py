@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from meshwright.ask.declared import allowed_of
 from meshwright.ask.questions import Fixed
-
-if TYPE_CHECKING:
-    from meshwright.sharding.strategy import PlanOptions, Strategy
-    from meshwright.spec.model import ModelSpec
-    from meshwright.spec.workload import SoftwareStack
+from meshwright.sharding.space import order_name
+from meshwright.sharding.strategy import PlanOptions, Strategy, lengths_text
+from meshwright.spec.model import ModelSpec
+from meshwright.spec.workload import SoftwareStack
+from meshwright.train.question import stated_strategy
 
 
 def strategy_texts(strategy: Strategy, plan_options: PlanOptions) -> dict[str, str]:
     """Return the text of every option of a strategy, by its name; lists may be empty."""
-    from meshwright.sharding.space import order_name
-    from meshwright.sharding.strategy import lengths_text
-
     values = {**vars(strategy), **vars(plan_options), "dp": strategy.dp}
     order = order_name(plan_options.axis_order)
     # A placement nests axes in orders that no option states.
@@ -48,8 +44,6 @@ def strategy_options(
     software
         Software with the habits for choices that are not stated.
     """
-    from meshwright.train.question import stated_strategy
-
     stated = {name: text for name, text in strategy_texts(strategy, plan_options).items() if text}
 
     def says(options: dict[str, str]) -> tuple[Strategy, PlanOptions]:

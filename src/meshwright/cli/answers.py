@@ -124,6 +124,7 @@ def compare(args: Any) -> int:
 
 def explain(args: Any) -> int:
     """Print the reasons for a plan, or the time that a measured step loses."""
+    from meshwright.ask.questions import Estimate
     from meshwright.train.answer import Explanation
 
     answer = api.explain.answer(args, _call(args))
@@ -138,8 +139,9 @@ def explain(args: Any) -> int:
     if found.best.placement:
         after = f"meshwright simulate {args.model}"
     if args.on is not None:
-        asked = command_line("--picture", "--colors")
-        after = asked.replace(" explain ", " estimate ", 1) + " --out plan.json"
+        kept = Estimate.options.keys() - {"report", "force"}
+        stated = {name: value for name, value in args.stated.items() if name in kept}
+        after = Estimate.written("estimate", stated | {"out": "plan.json"})
     beside = api.grid_of(found, args.colors) if args.detail else {}
     show_answer(answer, args, after=after, **beside)
     return 0

@@ -313,35 +313,20 @@ def picture_command(args: Any, file: str, *, fits: bool = True) -> str:
     return command_line() + (f" --picture {file}" if fits and not args.picture else " --detail")
 
 
-def question_line(args: Any) -> str:
+def question_line(args: Question) -> str:
     """Return the plan command of the same question, without the given strategy."""
+    from meshwright.ask.questions import Fixed, Plan
+
+    kept = Plan.options.keys() - Fixed.options.keys() - {"out", "report", "force"}
+    return Plan.written("plan", {k: value for k, value in args.stated.items() if k in kept})
+
+
+def command_line() -> str:
+    """Return the command line as given, except for the options of the screen."""
     import shlex
 
-    from meshwright.ask.questions import Fixed
-    from meshwright.cli.moved import options_in
-
-    dropped = {option.flag for option in Fixed.options.values()}
-    dropped |= {"--against", "--out", "--report", "--force"}
-    program, verb, *words = shlex.split(command_line())
-    kept = [program, "plan"]
-    for flag, value in options_in(words, verb):
-        rare = f"{flag} {value.partition('=')[0]}" if flag == f"--{WITH}" and value else flag
-        if rare not in dropped:
-            kept += [flag, *([] if value is None else [value])]
-    return " ".join(map(shlex.quote, kept))
-
-
-def command_line(*without: str) -> str:
-    """Return the command line as given, except for some options and their values."""
-    import shlex
-
-    given, words = iter(GIVEN), list[str]()
-    for word in given:
-        if word in without:
-            next(given, None)
-        elif word.partition("=")[0] not in ("--detail", "--json", *without):
-            words.append(word)
-    return " ".join(["meshwright", *map(shlex.quote, words)])
+    return " ".join(["meshwright", *(shlex.quote(word) for word in GIVEN
+                                     if word not in ("--detail", "--json"))])  # fmt: skip
 
 
 def exit_status(error: Exception) -> int:

@@ -16,7 +16,8 @@ from zipfile import ZIP_DEFLATED, ZipFile
 from meshwright import api
 from meshwright.ask import questions as ask
 from meshwright.base.errors import Fault, SpecError
-from meshwright.explore.question import OPTIONS, Start, command_of, question_of
+from meshwright.catalog.answer_file import plain_data
+from meshwright.explore.question import OPTIONS, Start, question_of
 
 if TYPE_CHECKING:
     from meshwright.search.exhaustive import Counts, FastestCandidates, Progress
@@ -36,27 +37,31 @@ def _priced(options: Mapping[str, str], start: Start) -> Plan:
     from meshwright.train.answer import Plan
 
     asked = question_of(ask.Estimate, options, start)
-    found = api.estimate.answer(asked, api.Call(command_of("estimate", options)))
+    found = api.estimate.answer(asked, _call("estimate", options))
     if not isinstance(found, Plan):
         raise SpecError(Fault("MODEL", "starts a server", "the explorer is about training"))
     return found
 
 
+def _call(verb: str, options: Mapping[str, str], progress: Progress | None = None) -> api.Call:
+    """Return the call of a verb, as the command line that asks the same."""
+    return api.Call(ask.Strategy.written(verb, options), progress)
+
+
 def search(options: Mapping[str, str], start: Start, progress: Progress) -> Record:
     """Return the best plan; stated options are fixed."""
     asked = question_of(ask.Plan, options, start)
-    found: Any = api.plan.answer(asked, api.Call(command_of("plan", options), progress))
+    found: Any = api.plan.answer(asked, _call("plan", options, progress))
     return answer_record(found)
 
 
 def front(options: Mapping[str, str], start: Start, progress: Progress) -> Record:
     """Return the chart of the plans that none beats in time, memory, energy and money at once."""
-    from meshwright.catalog.answer_file import plain_data
     from meshwright.train.view.plan import front_plot
     from meshwright.view.drawn import drawn
 
     question = question_of(ask.Plan, options, start).but(pareto=True)
-    found: Any = api.plan.answer(question, api.Call(command_of("plan", options), progress))
+    found: Any = api.plan.answer(question, _call("plan", options, progress))
     asked = found.model, *_question(options, start)
     chart = drawn(front_plot(found.candidates, first="the fastest", is_brushed=True))
     return {
@@ -76,7 +81,6 @@ def _question(options: Mapping[str, str], start: Start) -> tuple[int, Any]:
 def answer_record(found: Plan) -> Record:
     """Return a plan with the first screen of its report and the leading plans."""
     from meshwright.ask.stated import strategy_texts
-    from meshwright.catalog.answer_file import plain_data
     from meshwright.frameworks.registry import target_for
     from meshwright.train.plan_file import to_data
     from meshwright.view.drawn import drawn_page
@@ -109,7 +113,6 @@ def _entry(entry: Candidate, asked: tuple[Any, int, Any]) -> Record:
 
 def sections(text: str) -> Record:
     """Return the sections of the report of a plan: the part after the first screen."""
-    from meshwright.catalog.answer_file import plain_data
     from meshwright.view.drawn import drawn_section
 
     plan = _plan(text)
@@ -127,7 +130,6 @@ def progress_record(counts: Counts, best: FastestCandidates, left_s: float) -> R
 
 def side_by_side(questions: Sequence[Mapping[str, str]], start: Start) -> Record:
     """Return the parts of a page with plans beside each other."""
-    from meshwright.catalog.answer_file import plain_data
     from meshwright.train.view.plan import side_by_side as parts
     from meshwright.view.drawn import drawn
 

@@ -6,14 +6,13 @@ typed. Declarations of a plan file go by their names beside those of the catalog
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from meshwright.ask.questions import Explore, Fixed, Strategy
-from meshwright.ask.record import WITH, Option, Question
+from meshwright.ask.record import Option, Question
 from meshwright.base.errors import Fault, SpecError
 
 if TYPE_CHECKING:
@@ -191,16 +190,3 @@ def names_taken(start: Start) -> dict[str, list[str]]:
     for option, name in start.declared:
         found[option] = [name, *(other for other in found[option] if other != name)]
     return {option: list(names) for option, names in found.items()}
-
-
-def command_of(verb: str, options: Mapping[str, str]) -> str:
-    """Return the command line with the same answer."""
-    words = ["meshwright", verb]
-    for name, text in options.items():
-        option = OPTIONS[name]
-        if option.is_rare:
-            words += [f"--{WITH}", option.word + ("" if option.is_flag else f"={text}")]
-            continue
-        flag = [] if option.is_positional else [option.flag]
-        words += flag if option.is_flag else [*flag, text]
-    return shlex.join(words)

@@ -12,7 +12,6 @@ from meshwright.explore.question import (
     OPTIONS,
     Start,
     catalog,
-    command_of,
     question_of,
     start_of,
     start_of_plan,
@@ -108,5 +107,5 @@ def test_what_the_page_cannot_ask_is_refused(options, complaint):
 def test_the_command_line_of_a_question_asks_the_same():
     options = {"model": "a model", "global_batch": "64", "dropout": "on"}
     expected = "meshwright plan 'a model' --global-batch 64 --with dropout"
-    assert command_of("plan", options) == expected
+    assert Plan.written("plan", options) == expected
     assert question_of(Plan, options, Start({})).dropout
