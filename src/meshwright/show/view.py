@@ -39,7 +39,11 @@ def model_page(found: ShownModel) -> Page:
 def _model_tiles(found: ShownModel) -> Iterator[Tile]:
     yield Tile("How many parameters?", _billions(found.num_params), label="params")
     if found.num_active_params != found.num_params:
-        yield Tile("How many parameters does one token use?", _billions(found.num_active_params), label="active")
+        yield Tile(
+            "How many parameters does one token use?",
+            _billions(found.num_active_params),
+            label="active",
+        )
     parts = ", ".join(f"{name} {size:,}" for name, size in found.params_by_part.items() if size)
     yield Tile("Where are they?", parts, label="parts")
     cache = (f"{found.kv_cache_bytes_per_token:,.0f} bytes per token, words of "

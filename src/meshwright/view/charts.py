@@ -424,7 +424,8 @@ def timeline(
              "params": [{"name": "zoom", "select": {"type": "interval", "encodings": ["x"]},
                          "bind": "scales"}],
              "encoding": base | {
-                 "x": axis("start", x_title, scale={"nice": False}),
+                 "x": axis("start", x_title, scale={"nice": False},
+                           axis=_numbers(ends, max(ends))),
                  "x2": {"field": "end"},
                  "color": names("kind", "", scale=known,
                                 legend={"columns": 6, "labelLimit": LABEL}),
@@ -467,7 +468,8 @@ def boxes(
         layer=[
             {"mark": {"type": "rect", "fillOpacity": 0.4, "stroke": COLOURS[7]},
              "encoding": {
-                 "x": axis("left", x_title, scale=scale), "x2": {"field": "right"},
+                 "x": axis("left", x_title, scale=scale, axis=_numbers(rights, max(rights))),
+                 "x2": {"field": "right"},
                  "y": low, "y2": {"field": "high"},
                  "color": names("kind", legend=None, scale={"domain": kind_names,
                                                             "range": _range(kind_names)}),

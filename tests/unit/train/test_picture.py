@@ -36,7 +36,7 @@ def test_a_short_step_is_drawn_whole_with_numbers():
 
 def test_of_many_micro_batches_the_first_and_the_last_are_drawn():
     line, root, text = chart(pp=4, global_batch=4096, schedule="1f1b")
-    assert f"{line.num_micro_batches} micro-batches" in text
+    assert f"{line.num_micro_batches:,} micro-batches" in text
     assert "The beginning of the step" in text
     assert "The end of the step" in text
     assert len(ElementTree.tostring(root)) < 300_000

@@ -164,8 +164,9 @@ def _bars(line: StepTimeline) -> _Bars:
 def _chart(title: str, line: StepTimeline, bars: _Bars) -> Chart:
     seconds, idle = line.seconds_by_task(), line.bubble_s / line.step_time_s
     says = (
-        f"{line.num_stages} pipeline stages as rows (0 is the first), {line.num_micro_batches} "
-        f"micro-batches, {format_seconds(line.step_time_s)} with the schedule played "
+        f"{counted(line.num_stages, 'pipeline stage')} (0 is the first), "
+        f"{counted(line.num_micro_batches, 'micro-batch', 'micro-batches')}, "
+        f"{format_seconds(line.step_time_s)} with the schedule played "
         f"({format_seconds(line.priced_s)} as priced); idle {idle.min():.1%} to {idle.max():.1%} "
         f"of the step; passes and links {line.fidelity.replace('_', ' ')}.{ZOOM}"
     )
