@@ -32,7 +32,7 @@ from meshwright.view.words import counted, named_type, per_million_tokens, perce
 REMEDIES = {
     "matmul_compute_s": "arithmetic; shorter with lower precision of the products, more devices",
     "matmul_memory_s": "reading weights; shorter with a larger batch, narrower weights, more tp",
-    "attention_s": "attention over the cache; shorter with a narrower cache, shorter context, more devices",
+    "attention_s": "attention over the cache; shorter with a narrower cache or context, more devices",
     "elementwise_s": "elementwise work; shorter with a fusing compiler",
     "launch_s": "kernel launches; shorter with CUDA graphs",
     "reduction_s": "sums over the cores of a chip; shorter with larger batches, fewer layers",
@@ -130,8 +130,9 @@ def _tiles(plan: ServingPlan, memory: Whole, launch_command: str) -> Iterator[Ti
     yield Tile("What limits it?", largest(price.time_parts_s, price.latency_s),
                f"share of {latency}", "time", label=latency, part=_time(plan))  # fmt: skip
     part, seconds = max(price.time_parts_s.items(), key=lambda item: item[1])
-    yield Tile("What would help?", f"{seconds / price.latency_s:.0%} is {REMEDIES[part]}", "", "time",
-               label="limit", spare=2)  # fmt: skip
+    share = f"{seconds / price.latency_s:.0%}"
+    yield Tile("What would help?", f"{share} is {REMEDIES[part]}", "", "time", label="limit",
+               spare=2)  # fmt: skip
     if plan.doubled_latency_s:
         yield network_tile(plan.system, gains_of(plan.doubled_latency_s, price.latency_s))
     others = list(_alternatives(plan))
