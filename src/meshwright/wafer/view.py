@@ -48,7 +48,8 @@ def _tiles(found: SimulatedPlan) -> Iterator[Tile]:
                "time", label="step")  # fmt: skip
     yield Tile("Which plan is it?", found.plan.best.text, label="plan")
     yield Tile("How much was simulated?",
-               f"{found.num_tasks:,} tasks of {step.num_micro_batches} of {price.num_micro_batches} micro-batches", label="played")  # fmt: skip
+               f"{found.num_tasks:,} tasks of {step.num_micro_batches} of "
+               f"{price.num_micro_batches} micro-batches", label="played")  # fmt: skip
     yield Tile("What limits it?", largest(step.time_parts_s, step.step_time_s), section="time",
                label="time", part=_time(found))  # fmt: skip
     used = found.link_utilisation
