@@ -1,0 +1,1 @@
+"""Dry runs: a whole step of one rank at its true size, on fake ranks and fake tensors."""

@@ -1,0 +1,121 @@
+"""What a dry run of a plan found, beside what the formulas say, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshwright.base.records import Brief, Rows, Shown
+from meshwright.base.units import format_bytes
+
+
+@dataclass(frozen=True)
+class Held(Brief):
+    """Memory of one category on a rank."""
+
+    category: str
+    at_peak_bytes: float
+    """Where all categories together are largest [bytes]."""
+    most_bytes: float
+    """The most at any moment [bytes]."""
+    predicted_bytes: float | None
+    """The same by formula; None: it states no number of its own [bytes]."""
+
+
+@dataclass(frozen=True)
+class Moved(Brief):
+    """Collectives of one operation over one axis in one phase, by one rank in a step."""
+
+    operation: str
+    axis: str
+    phase: str
+    calls: int
+    num_bytes: float
+    """Of the whole tensors: after a gather, before a reduction [bytes]."""
+    derived_bytes: float | None
+    """The same by derivation from shardings; None: it derives none [bytes]."""
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether both are equal."""
+        return self.num_bytes == self.derived_bytes
+
+
+@dataclass(frozen=True)
+class RanStage(Brief):
+    """One rank of a pipeline stage."""
+
+    DERIVED: ClassVar[Mapping[str, str]] = {
+        "peak_bytes": "peak_bytes", "predicted_bytes": "predicted_bytes",
+    }  # fmt: skip
+    stage: int
+    rank: int
+    layers: tuple[int, ...]
+    peak_phase: str
+    held: tuple[Held, ...]
+    host_bytes: float
+    """In the memory of the host [bytes]."""
+    moved: tuple[Moved, ...]
+    flops: Mapping[str, float]
+    """FLOPs by phase; attention scores count in full [FLOP]."""
+    seconds: float
+    """Time that the dry run took [s]."""
+
+    @property
+    def peak_bytes(self) -> float:
+        """The most memory of all tensors together [bytes]."""
+        return sum(part.at_peak_bytes for part in self.held)
+
+    @property
+    def predicted_bytes(self) -> float:
+        """The same by formula [bytes]."""
+        return sum(part.predicted_bytes or 0.0 for part in self.held)
+
+
+@dataclass(frozen=True)
+class DryRun(Shown):
+    """A whole step of a plan on fake ranks and fake tensors, one rank of each stage."""
+
+    DERIVED: ClassVar[Mapping[str, str]] = {"peak_bytes": "peak_bytes", "fits": "fits"}
+    plan: str
+    model: str
+    framework: str
+    program: str
+    """What was executed, with its version."""
+    num_ranks: int
+    capacity_bytes: float
+    """Memory of a device [bytes]."""
+    stages: tuple[RanStage, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def peak_bytes(self) -> float:
+        """The most memory of tensors on any rank [bytes]."""
+        return max(stage.peak_bytes for stage in self.stages)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the tensors alone fit into a device."""
+        return self.peak_bytes <= self.capacity_bytes
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the plan has started and its tensors fit."""
+        return self.fits
+
+    def rows(self) -> Rows:
+        """Return the memory of each rank by category."""
+        return [
+            {"stage": stage.stage, "rank": stage.rank, "category": part.category,
+             "at_peak_bytes": part.at_peak_bytes, "most_bytes": part.most_bytes,
+             "predicted_bytes": part.predicted_bytes}
+            for stage in self.stages for part in stage.held
+        ]  # fmt: skip
+
+    def brief(self) -> str:
+        """Return the verdict and the peak."""
+        return (
+            f"{self.plan}\nstarted in a dry run of {self.program}; tensors of the fullest rank "
+            f"{format_bytes(self.peak_bytes)} of {format_bytes(self.capacity_bytes)}"
+        )

@@ -1,0 +1,134 @@
+"""What the formulas say of one rank of a stage: its memory by category, and its messages."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from meshwright.base.arrays import number_at
+from meshwright.cost.memory import workspace_bytes
+from meshwright.cost.parts import MemoryPart
+from meshwright.cost.problem import Problem
+from meshwright.cost.step import price_columns
+from meshwright.frameworks.launch import micro_batches
+from meshwright.graph.op import LayerGraph, Phase
+from meshwright.sharding.algebra import CollectiveCall
+from meshwright.sharding.derivation import derive_calls, stage_boundary_calls, sync_calls
+from meshwright.sharding.local_sizes import degree_of, local_elements
+from meshwright.sharding.strategy import stack
+from meshwright.spec.collective import CollectiveKind
+from meshwright.train.answer import Plan
+
+Key = tuple[str, str, str]
+"""Operation, axis and phase."""
+
+WORKING = "working"
+"""Name of logits and temporary tensors together: the formulas state one number for both."""
+CATEGORY_OF = {
+    MemoryPart.WEIGHTS: "weights",
+    MemoryPart.GRADIENTS: "gradients",
+    MemoryPart.OPTIMIZER: "states",
+    MemoryPart.GATHERED_WEIGHTS: "gathered",
+    MemoryPart.ACTIVATIONS: "activations",
+    MemoryPart.WORKING: WORKING,
+}
+
+
+def expected_bytes(plan: Plan, stage: int) -> dict[str, float]:
+    """Return the predicted memory of a rank of a stage by category, tensors alone [bytes].
+
+    The workspace of libraries, fragmentation, buffers and margin are left out: no tensor is there.
+    """
+    problem, num_stages = plan.problem, int(plan.best.strategy.pp)
+    priced = price_columns(problem, plan.best.plan_options, stack([plan.best.strategy]))
+    place = 0 if stage == 0 else 2 if stage == num_stages - 1 else 1
+    use = priced.step.memory[place]
+    found = {name: number_at(use[part]) for part, name in CATEGORY_OF.items()}
+    found[WORKING] -= workspace_bytes(problem)
+    return found
+
+
+def expected_messages(plan: Plan, stage_layers: Iterable[range], stage: int) -> dict[Key, float]:
+    """Return the derived bytes of a rank of a stage in a step, by operation, axis and phase.
+
+    Bytes are those of the whole tensor: after a gather, before a reduction.
+    """
+    problem, number = plan.problem, micro_batches(plan)
+    total: dict[Key, float] = defaultdict(float)
+    pieces: Counter[int] = Counter()
+    chunks = list(stage_layers)
+    for layers in chunks:
+        pieces.update(plan.model.layer_pattern[at] for at in layers)
+        pieces[len(problem.graph.layers)] += layers.start == 0
+        pieces[len(problem.graph.layers) + 1] += layers.stop == plan.model.num_layers
+    for index, count in pieces.items():
+        if count:
+            for call, num_bytes in _calls(plan, problem, problem.pieces[index]):
+                times = count * (1 if call.per_step else number)
+                total[_key(plan, call)] += times * num_bytes
+    total |= _boundaries(plan, problem, chunks, stage, number)
+    return {key: num_bytes for key, num_bytes in total.items() if num_bytes}
+
+
+def _calls(
+    plan: Plan, problem: Problem, piece: LayerGraph
+) -> Iterator[tuple[CollectiveCall, float]]:
+    """Yield each collective of a piece that crosses an axis in use, with its bytes."""
+    strategy, options = plan.best.strategy, plan.best.plan_options
+    optimizer = problem.workload.optimizer
+    sizes = problem.bound_sizes(piece, strategy.micro_batch_size)
+    used = {
+        axis
+        for axis in ("tp", "cp", "dp_shard", "dp_replicate", "dp", "ep", "etp", "tatp")
+        if getattr(strategy, axis) > 1
+    }
+    of_layers = derive_calls(piece, replace(options, zero_stage=0), used)
+    inner = [c for c in of_layers if not (c.of_weight and c.axis.split("*")[0] in _DATA_AXES)]
+    active = set(used)
+    outer = [
+        c
+        for c in sync_calls(piece, options)
+        if c.axis.split("*")[0] in _DATA_AXES and active & set(_parts(c.axis))
+    ]
+    for call in (*inner, *outer):
+        if degree_of(call.axis, strategy, sizes) == 1:  # ranks that share no key head
+            continue
+        word = problem.rates.activation_bytes
+        if call.of_weight and call.kind is CollectiveKind.ALL_GATHER:
+            word = optimizer.gathered_weight_bytes_per_param
+        elif call.of_weight and call in outer:
+            word = optimizer.reduced_gradient_bytes_per_param
+        word = word if call.tensor.word_bytes is None else call.tensor.word_bytes
+        yield call, number_at(word * local_elements(call.tensor, call.split, sizes, strategy))
+
+
+_DATA_AXES = ("dp", "dp_shard", "dp_replicate", "edp", "edp_shard", "edp_replicate")
+
+
+def _parts(axis: str) -> tuple[str, ...]:
+    return tuple(axis.split("/")[0].split("*"))
+
+
+def _key(plan: Plan, call: CollectiveCall) -> Key:
+    phase = "forward" if call.phase is Phase.FORWARD else "backward"
+    used = [p for p in _parts(call.axis) if p == "dp" or getattr(plan.best.strategy, p, 1) > 1]
+    return str(call.kind), "*".join(used), phase
+
+
+def _boundaries(
+    plan: Plan, problem: Problem, chunks: list[range], stage: int, number: int
+) -> Mapping[Key, float]:
+    """Return the bytes that a rank sends to the stages beside its chunks."""
+    strategy = plan.best.strategy
+    if strategy.pp == 1:
+        return {}
+    call = stage_boundary_calls(problem.graph, replace(plan.best.plan_options, zero_stage=0))[0]
+    sizes = problem.bound_sizes(problem.graph.layers[0], strategy.micro_batch_size)
+    one = number_at(
+        problem.rates.activation_bytes * local_elements(call.tensor, call.split, sizes, strategy)
+    )
+    onward = sum(layers.stop < plan.model.num_layers for layers in chunks)
+    back = sum(layers.start > 0 for layers in chunks)
+    sent = {"forward": onward, "backward": back}
+    return {("send", "pp", phase): number * count * one for phase, count in sent.items()}

@@ -1,0 +1,58 @@
+"""Operators of a GPU on fake tensors of the CPU: those whose kept tensors differ between the two.
+
+A build of PyTorch without a GPU makes fake tensors of the CPU alone, where the norm by root mean
+squares is several operators that keep FP32 copies of their input. On a GPU it is one kernel that
+keeps its input and one number for each row.
+
+Source: PyTorch 2.13, ``aten/src/ATen/native/layer_norm.cpp`` and ``native/cuda``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._subclasses.fake_impls import op_implementations_dict
+
+aten = torch.ops.aten
+
+
+def _norm(x: Any, shape: Any, weight: Any, epsilon: Any) -> Any:
+    rows = [*x.shape[: -len(shape)], *[1] * len(shape)]
+    return torch.empty_like(x), x.new_empty(rows, dtype=torch.float32)
+
+
+def _norm_backward(gradient: Any, x: Any, shape: Any, rows: Any, weight: Any, mask: Any) -> Any:
+    return (
+        torch.empty_like(x) if mask[0] else None,
+        torch.empty_like(weight) if mask[1] else None,
+    )
+
+
+_KERNELS = {"_fused_rms_norm": _norm, "_fused_rms_norm_backward": _norm_backward}
+
+
+@contextmanager
+def gpu_kernels() -> Iterator[None]:
+    """Have fake tensors of the CPU run the kernels of a GPU; without values, so for them alone."""
+    library = torch.library.Library("aten", "IMPL")
+    operators = {getattr(aten, name).default: kernel for name, kernel in _KERNELS.items()}
+    try:
+        for name, kernel in _KERNELS.items():
+            library.impl(name, kernel, "CPU")
+        for operator, kernel in operators.items():
+            op_implementations_dict[operator] = _fake(kernel)
+        yield
+    finally:
+        for operator in operators:
+            op_implementations_dict.pop(operator, None)
+        library._destroy()
+
+
+def _fake(kernel: Any) -> Any:
+    def run(mode: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:
+        return kernel(*args, **kwargs)
+
+    return run

@@ -1,0 +1,408 @@
+"""One rank of a plan as a program of PyTorch, run for a step on fake ranks and fake tensors.
+
+The program is that of ``export torch``: ``init_device_mesh``, ``parallelize_module``,
+``checkpoint_wrapper``, ``fully_shard``, ``torch.distributed.pipelining``, AdamW. Nothing is
+allocated and nothing is sent, so a rank of any size runs on a laptop; shapes, order and lifetimes
+are those of the real program.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import accumulate
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
+from torch.distributed.tensor import DTensor, Shard, debug
+from torch.distributed.tensor.parallel import loss_parallel
+from torch.nn import functional
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+from meshwright.frameworks.launch import degrees, layers_of_chunks, mesh_dims, micro_batches
+from meshwright.run.dry.kernels import gpu_kernels
+from meshwright.run.dry.modules import Chunk, split_tensors
+from meshwright.run.dry.recorder import Category, MessageKind, Phase, StepRecorder, Usage
+from meshwright.sharding.strategy import Recompute, ScheduleKind
+from meshwright.train.answer import Plan
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32,
+          "tf32": torch.float32}  # fmt: skip
+OF_BYTES = {2.0: torch.bfloat16, 4.0: torch.float32}
+SCHEDULES = {ScheduleKind.GPIPE: "GPipe", ScheduleKind.ONE_F_ONE_B: "1F1B",
+             ScheduleKind.INTERLEAVED: "Interleaved1F1B"}  # fmt: skip
+DEVICE = "cpu"
+"""Device of the fake tensors: what a build of PyTorch without a GPU has."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What one rank did in a step."""
+
+    rank: int
+    usage: Usage
+    messages: Counter[MessageKind]
+    flops: Counter[Phase]
+
+
+@contextmanager
+def fake_ranks(rank: int, world_size: int) -> Iterator[None]:
+    """Be one of many ranks that send nothing."""
+    if dist.is_initialized():
+        raise RuntimeError("a process group is there already: a dry run makes its own")
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+        # Shardings that are remembered name groups that are gone.
+        debug._clear_sharding_prop_cache()
+
+
+@dataclass
+class RankProgram:
+    """The program of one rank: its mesh, its chunks of the model, and its step."""
+
+    plan: Plan
+    stage: int
+    sizes: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sizes = degrees(self.plan)
+        self.options = self.plan.best.plan_options
+        self.work = self.plan.workload
+        self.compute = DTYPES[self.work.precision.matmul]
+        self.kept = OF_BYTES[self.work.optimizer.weight_bytes_per_param]
+        self.reduced = OF_BYTES[self.work.optimizer.reduced_gradient_bytes_per_param]
+
+    @cached_property
+    def dims(self) -> dict[str, int]:
+        """The mesh, outermost dim first."""
+        return mesh_dims(self.plan)
+
+    @property
+    def rank(self) -> int:
+        """The first rank of the stage."""
+        stride = 1
+        for axis, size in reversed(self.dims.items()):
+            if axis == "pp":
+                return self.stage * stride
+            stride *= size
+        return 0
+
+    @property
+    def world_size(self) -> int:
+        """All ranks."""
+        return int(self.plan.best.strategy.num_devices)
+
+    def run(self, told: Callable[[str], None] = lambda text: None) -> Ran:
+        """Run the step; ``told`` is called with the part that begins."""
+        logging.getLogger("torch.distributed").setLevel(logging.ERROR)
+        with ExitStack() as stack:
+            stack.enter_context(warnings.catch_warnings())
+            warnings.filterwarnings("ignore", message=".*returned a view tensor")
+            stack.enter_context(fake_ranks(self.rank, self.world_size))
+            told("building")
+            mesh = init_device_mesh(
+                DEVICE, tuple(self.dims.values()), mesh_dim_names=tuple(self.dims)
+            )
+            groups = self._groups(mesh)
+            stack.enter_context(gpu_kernels())
+            stack.enter_context(_real_meshes())
+            stack.enter_context(FakeTensorMode())
+            chunks = self._chunks(mesh, groups)
+            modules = nn.ModuleList(chunks)
+            optimizer = self._optimizer(modules)
+            recorder = StepRecorder(self._axes(mesh, groups), self._vocab_sizes)
+            self._tag_resident(recorder, modules, optimizer)
+            told("running")
+            with recorder, loss_parallel() if self.sizes["tp"] > 1 else nullcontext():
+                messages, flops = self._passes(chunks, mesh, recorder)
+                self._tag_gradients(recorder, modules)
+                with recorder.during(Phase.OPTIMIZER):
+                    optimizer.step()
+                optimizer.zero_grad()
+            messages.update(
+                {k: n for k, n in recorder.messages.items() if k.phase is Phase.OPTIMIZER}
+            )
+            return Ran(self.rank, recorder.usage(), messages, flops)
+
+    def _groups(self, mesh: DeviceMesh) -> dict[str, DeviceMesh]:
+        """Return the meshes of axes that act together."""
+        shards = tuple(axis for axis in self.dims if axis in ("dp_shard", "cp"))
+        both = mesh["dp_shard"] if self.sizes["cp"] == 1 else mesh[shards]._flatten("shards")
+        if self.sizes["dp_replicate"] == 1:
+            return {"shards": both}
+        name = "dp_shard" if self.sizes["cp"] == 1 else "shards"
+        return {"shards": both, "hybrid": mesh["dp_replicate", name]}
+
+    def _axes(self, mesh: DeviceMesh, groups: dict[str, DeviceMesh]) -> dict[str, str]:
+        """Return the axis of each group of processes."""
+        named = {mesh.get_group(axis).group_name: axis for axis in self.dims}
+        if self.sizes["cp"] > 1:
+            named[groups["shards"].get_group().group_name] = "dp_shard*cp"
+        return named
+
+    @property
+    def _vocab_sizes(self) -> frozenset[int]:
+        """Return the rows of the vocabulary, whole and on this rank."""
+        whole = self.plan.model.vocab_size
+        return frozenset({whole, -(-whole // self.sizes["tp"])})
+
+    @property
+    def layers_of_chunks(self) -> list[range]:
+        """Layers of each chunk of this stage."""
+        ends = list(accumulate(layers_of_chunks(self.plan)))
+        starts = [0, *ends[:-1]]
+        mine = range(self.stage, len(ends), self.sizes["pp"])
+        return [range(starts[at], ends[at]) for at in mine]
+
+    @property
+    def local_length(self) -> int:
+        """Tokens of a sequence on this rank, where tp leaves them whole."""
+        return self.work.sequence_length // self.sizes["cp"]
+
+    def _chunks(self, mesh: DeviceMesh, groups: dict[str, DeviceMesh]) -> list[Chunk]:
+        chunks = []
+        for layers in self.layers_of_chunks:
+            with _default_dtype(self.kept):
+                chunk = Chunk(self.plan.model, layers, length=self.local_length)
+            if self.sizes["tp"] > 1:
+                is_split = self.options.sequence_parallel
+                split_tensors(chunk, mesh["tp"], sequence_parallel=is_split)
+            self._wrap_recompute(chunk)
+            self._shard(chunk, groups)
+            chunks.append(chunk)
+        return chunks
+
+    def _wrap_recompute(self, chunk: Chunk) -> None:
+        """Run layers, or their attention core, again in the backward pass."""
+        if self.options.recompute is Recompute.NONE:
+            return
+        contexts: dict[str, Any] = {}
+        if self.options.recompute is Recompute.SELECTIVE:
+            make = partial(create_selective_checkpoint_contexts, _drops_attention)
+            contexts = {"context_fn": make}
+        for at, layer in enumerate(chunk.layers):
+            chunk.layers[at] = checkpoint_wrapper(layer, **contexts)
+
+    def _shard(self, chunk: Chunk, groups: dict[str, DeviceMesh]) -> None:
+        """Shard the weights of a chunk over data-parallel ranks."""
+        on_host = self.options.offload.has_weights
+        options: dict[str, Any] = {
+            "mesh": groups.get("hybrid", groups["shards"]),
+            "reshard_after_forward": self.options.zero_stage == 3
+            and self.options.reshard_after_forward,
+            "mp_policy": MixedPrecisionPolicy(param_dtype=self.compute, reduce_dtype=self.reduced),
+            "offload_policy": CPUOffloadPolicy(pin_memory=False) if on_host else OffloadPolicy(),
+        }
+        for unit in chunk.units:
+            fully_shard(unit if len(unit) > 1 else unit[0], **options)
+        fully_shard(chunk, **options)
+
+    def _optimizer(self, modules: nn.Module) -> torch.optim.Optimizer:
+        """Return AdamW with its state, as after the first step."""
+        weights = [p for p in modules.parameters() if p.requires_grad]
+        on_device = not self.options.offload.has_optimizer
+        optimizer = torch.optim.AdamW(weights, foreach=on_device)
+        for weight in weights:
+            moments = {name: torch.zeros_like(weight) for name in ("exp_avg", "exp_avg_sq")}
+            optimizer.state[weight] = {"step": torch.tensor(0.0), **moments}
+        return optimizer
+
+    def _tag_resident(
+        self, recorder: StepRecorder, modules: nn.Module, optimizer: torch.optim.Optimizer
+    ) -> None:
+        offload = self.options.offload
+        weights = Category.HOST if offload.has_weights else Category.WEIGHTS
+        states = Category.HOST if offload.has_optimizer else Category.STATES
+        recorder.tag(modules.parameters(), weights)
+        recorder.tag(modules.buffers(), Category.TEMPORARY)
+        found = [value for state in optimizer.state.values() for value in state.values()]
+        recorder.tag(found, states)
+
+    def _tag_gradients(self, recorder: StepRecorder, modules: nn.Module) -> None:
+        """State the category of what full sharding holds, known once it has run."""
+        on_host = self.options.offload.has_gradients or self.options.offload.has_weights
+        kept = Category.HOST if on_host else Category.GRADIENTS
+        for weight in modules.parameters():
+            if weight.grad is not None:
+                recorder.tag([weight.grad], kept)
+        for module in modules.modules():
+            if isinstance(module, FSDPModule):
+                group = module._get_fsdp_state()._fsdp_param_group
+                for weight in [] if group is None else group.fsdp_params:
+                    gathered = [weight._unsharded_param, *weight.all_gather_outputs]
+                    recorder.tag(gathered, Category.GATHERED)
+
+    def _passes(
+        self, chunks: Sequence[Chunk], mesh: DeviceMesh, recorder: StepRecorder
+    ) -> tuple[Counter[MessageKind], Counter[Phase]]:
+        """Run all micro-batches; those of one chunk are alike, so that the second stands for all.
+
+        Returns messages and FLOPs of all of them.
+        """
+        number, chunk = micro_batches(self.plan), chunks[0]
+        if self.sizes["pp"] > 1:
+            self._pipeline(chunks, mesh, recorder, number)
+            return recorder.messages.copy(), recorder.flops.copy()
+        seen: list[tuple[Counter[MessageKind], Counter[Phase]]] = []
+        for _ in range(min(number, 2)):
+            tokens = torch.zeros(
+                self.sizes["micro_batch_size"], self.local_length, dtype=torch.int64
+            )
+            recorder.tag([tokens], Category.ACTIVATIONS)
+            made = self._saving(chunk, tokens, recorder)
+            loss = self._loss(mesh, made, tokens)
+            del made
+            with recorder.during(Phase.BACKWARD):
+                loss.backward()
+            del loss
+            seen.append((recorder.messages.copy(), recorder.flops.copy()))
+        return _repeated(seen, number)
+
+    def _saving(self, chunk: Chunk, tokens: Tensor, recorder: StepRecorder) -> Tensor:
+        """Run a chunk forward; where activations are offloaded, they move as ``save_on_cpu`` does.
+
+        A copy stands for the tensor on the host: fake tensors of both lie on the CPU.
+        """
+        if not self.options.offload.has_activations:
+            return chunk(tokens)
+
+        def leave(kept: Tensor) -> Tensor:
+            copy = kept.detach().clone()
+            recorder.tag([copy], Category.HOST)
+            return copy
+
+        with torch.autograd.graph.saved_tensors_hooks(leave, torch.clone):
+            return chunk(tokens)
+
+    def _loss(self, mesh: DeviceMesh, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean cross-entropy, in FP32 as frameworks compute it."""
+        if self.sizes["tp"] > 1:
+            logits = DTensor.from_local(logits, mesh["tp"], [Shard(-1)], run_check=False)
+        return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(0, 1))
+
+    def _pipeline(
+        self, chunks: Sequence[Chunk], mesh: DeviceMesh, recorder: StepRecorder, number: int
+    ) -> None:
+        """Run all micro-batches in the order of the schedule."""
+        sequences = self.sizes["micro_batch_size"]
+        tokens = torch.zeros(sequences, self.local_length, dtype=torch.int64)
+        rows = self.local_length // (self.sizes["tp"] if self.options.sequence_parallel else 1)
+        stream = torch.empty(sequences, rows, self.plan.model.hidden_size, dtype=self.compute,
+                             requires_grad=True)  # fmt: skip
+        scores = torch.empty(
+            sequences,
+            self.local_length,
+            min(self._vocab_sizes),
+            dtype=self.compute,
+            requires_grad=True,
+        )
+        recorder.tag([tokens, stream, scores], Category.TEMPORARY)
+        total = self.sizes["pp"] * self.sizes["num_virtual_stages"]
+        stages = []
+        for place, chunk in enumerate(chunks):
+            index = self.stage + place * self.sizes["pp"]
+            given = (tokens if index == 0 else stream, scores if index == total - 1 else stream)
+            stage = _Stage(chunk, index, total, torch.device(DEVICE), given[0], given[1],
+                           group=mesh.get_group("pp"))  # fmt: skip
+            stage.recorder = recorder
+            stages.append(stage)
+        del stream, scores, given
+        kind = get_schedule_class(SCHEDULES[self.options.schedule])
+        parts = stages if issubclass(kind, PipelineScheduleMulti) else stages[0]
+        schedule = kind(parts, n_microbatches=number, loss_fn=partial(self._loss, mesh))
+        batch = tokens.repeat(number, 1)
+        inputs = (batch,) if self.stage == 0 else ()
+        is_last = self.stage == self.sizes["pp"] - 1
+        schedule.step(*inputs, target=batch if is_last else None, return_outputs=False)
+
+
+class _Stage(PipelineStage):
+    """A stage whose neighbours agree that the shapes are stated."""
+
+    recorder: StepRecorder
+
+    def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[Any]:
+        made: list[Any] = super().get_bwd_send_ops(bwd_chunk_id)
+        self.recorder.going_back |= {id(one.tensor) for one in made}
+        return made
+
+    def _warmup_forward_vote(self, has_backward: bool, received_acc: Any = None) -> Any:
+        return received_acc
+
+    def _warmup_backward_result(self, received_result: Any = None) -> Any:
+        return _Agreed()
+
+
+class _Agreed:
+    def item(self) -> int:
+        return 1
+
+
+def _repeated(
+    seen: Sequence[tuple[Counter[Any], Counter[Any]]], number: int
+) -> tuple[Counter[Any], Counter[Any]]:
+    """Return the counts of all micro-batches from those after the first and after the second."""
+    first = seen[0]
+    if len(seen) == 1:
+        return first
+    totals = []
+    for one, two in zip(first, seen[1], strict=True):
+        totals.append(
+            Counter({key: one[key] + (number - 1) * (two[key] - one[key]) for key in two})
+        )
+    return totals[0], totals[1]
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Make new tensors of a type."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
+def _real_meshes() -> Iterator[None]:
+    """Have meshes that are joined while tensors are fake hold real ranks."""
+    join = DeviceMesh._concatenate
+
+    def joined(meshes: Any) -> DeviceMesh:
+        with unset_fake_temporarily():
+            return join(meshes)
+
+    DeviceMesh._concatenate = staticmethod(joined)
+    try:
+        yield
+    finally:
+        DeviceMesh._concatenate = staticmethod(join)
+
+
+def _drops_attention(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    is_attention = "scaled_dot_product" in str(operator)
+    return CheckpointPolicy.MUST_RECOMPUTE if is_attention else CheckpointPolicy.MUST_SAVE

@@ -1,0 +1,308 @@
+"""Records one rank of a step on fake tensors: live bytes by category, messages, and FLOPs.
+
+A tensor has memory from the operator that makes it until nothing refers to it. Its category is
+known late (an activation is what a backward pass still finds), so that changes of memory are kept
+in order and summed once the step is over.
+
+Source: the rules of ``torch.distributed._tools.mem_tracker`` of PyTorch 2.13, with which the peak
+agrees to the last byte: a wait returns the tensor that it waits for. Operators by which distributed
+tensors find the shape of a result allocate nothing.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import torch
+import torch.distributed._tools.fake_collectives  # fake kernels of the collectives
+from torch.distributed._tools.common_utils import get_untyped_storages
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flop
+from torch.utils.weak import WeakIdKeyDictionary
+
+aten, c10d, functional = torch.ops.aten, torch.ops.c10d, torch.ops._c10d_functional
+
+
+class Category(StrEnum):
+    """Parts of the memory of a device in a step, by the purpose of a tensor."""
+
+    WEIGHTS = "weights"
+    GRADIENTS = "gradients"
+    """Of weights: those that are kept, whole ones of a layer, and the messages made of them."""
+    STATES = "states"
+    GATHERED = "gathered"
+    """Weights gathered from other ranks, and the messages in which they come."""
+    ACTIVATIONS = "activations"
+    """Made by a forward pass, and still there in a backward pass."""
+    LOGITS = "logits"
+    """Everything as wide as the vocabulary on this rank, gradients included."""
+    TEMPORARY = "temporary"
+    """All else: gradients of activations, and what recomputation brings back, among them."""
+    HOST = "host"
+    """In the memory of the host, and not part of a device's peak."""
+
+
+class Phase(StrEnum):
+    """Part of a step."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+
+
+@dataclass(eq=False, slots=True)
+class Block:
+    """Memory of one tensor and of all views of it."""
+
+    born: Phase
+    num_bytes: int = 0
+    category: Category | None = None
+    freed: Phase | None = None
+
+    @property
+    def found(self) -> Category:
+        """The category: as stated, or by the passes that make and free the block."""
+        if self.category is not None:
+            return self.category
+        is_kept = self.born is Phase.FORWARD and self.freed is not Phase.FORWARD
+        return Category.ACTIVATIONS if is_kept else Category.TEMPORARY
+
+
+@dataclass(frozen=True, order=True)
+class MessageKind:
+    """Messages of one kind: operation, axis and phase, and bytes of each."""
+
+    operation: str
+    axis: str
+    phase: Phase
+    num_bytes: int
+    """The whole tensor: after a gather, before a reduction [bytes]."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Memory of a device over a step."""
+
+    at_peak_bytes: Mapping[Category, int]
+    most_bytes: Mapping[Category, int]
+    """The most of each category, at a moment of its own."""
+    peak_phase: Phase
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most of all categories together, the host left out [bytes]."""
+        return sum(self.at_peak_bytes.values())
+
+
+OPERATIONS: Mapping[Any, tuple[str, int | None]] = {
+    c10d._allgather_base_.default: ("all_gather", 0),
+    c10d.allgather_.default: ("all_gather", 0),
+    c10d._reduce_scatter_base_.default: ("reduce_scatter", 1),
+    c10d.reduce_scatter_.default: ("reduce_scatter", 1),
+    c10d.allreduce_.default: ("all_reduce", 0),
+    c10d.broadcast_.default: ("broadcast", 0),
+    c10d.alltoall_base_.default: ("all_to_all", 1),
+    c10d.alltoall_.default: ("all_to_all", 1),
+    c10d.send.default: ("send", 0),
+    functional.all_gather_into_tensor.default: ("all_gather", None),
+    functional.all_gather_into_tensor_out.default: ("all_gather", None),
+    functional.reduce_scatter_tensor.default: ("reduce_scatter", 0),
+    functional.all_reduce.default: ("all_reduce", 0),
+    functional.all_reduce_.default: ("all_reduce", 0),
+    functional.all_to_all_single.default: ("all_to_all", 0),
+    functional.broadcast.default: ("broadcast", 0),
+    torch.ops._dtensor.shard_dim_alltoall.default: ("all_to_all", 0),
+}
+"""Operation of each collective, and the place of its whole tensor; None: its result."""
+
+FLOPS: Mapping[Any, Callable[..., int]] = {
+    **flop_registry,
+    aten._scaled_dot_product_flash_attention_for_cpu: sdpa_flop,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: sdpa_backward_flop,
+}
+
+
+@dataclass
+class StepRecorder(TorchDispatchMode):
+    """Mode in which a step runs; what it records is read afterwards."""
+
+    axes: Mapping[str, str]
+    """Axis of each process group, by the name of the group."""
+    vocab_sizes: frozenset[int] = frozenset()
+    """Sizes of the vocabulary: whole, and on this rank."""
+    messages: Counter[MessageKind] = field(default_factory=Counter)
+    flops: Counter[Phase] = field(default_factory=Counter)
+    stated: Phase = Phase.FORWARD
+    """The phase outside of a backward pass."""
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        self._blocks: Any = WeakIdKeyDictionary()
+        self._changes: list[tuple[Block, int, Phase]] = []
+        self.going_back: set[int] = set()
+        """Tensors that a stage sends to the one before it, by identity."""
+        self._paused = 0
+        self._resize = torch.UntypedStorage.resize_
+        self._finished = False
+
+    @property
+    def phase(self) -> Phase:
+        """The part of the step that runs."""
+        in_backward = torch._C._current_graph_task_id() != -1
+        return Phase.BACKWARD if in_backward else self.stated
+
+    @contextmanager
+    def during(self, phase: Phase) -> Iterator[None]:
+        """Run a part of the step as one phase, backward passes in it apart."""
+        before, self.stated = self.stated, phase
+        yield
+        self.stated = before
+
+    @contextmanager
+    def without(self) -> Iterator[None]:
+        self._paused += 1
+        yield
+        self._paused -= 1
+
+    def __enter__(self) -> StepRecorder:
+        recorder, resize = self, self._resize
+
+        def resized(storage: Any, size: int) -> Any:
+            result = resize(storage, size)
+            if (block := recorder._blocks.get(storage)) is not None:
+                recorder._change(block, size)
+            return result
+
+        torch.UntypedStorage.resize_ = resized
+        ShardingPropagator._fake_mode_lock = _Around(self.without)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        torch.UntypedStorage.resize_ = self._resize
+        ShardingPropagator._fake_mode_lock = nullcontext()
+        self._finished = True
+
+    def tag(self, tensors: Iterable[Any], category: Category) -> None:
+        """State the category of tensors."""
+        for tensor in tensors:
+            for storage in get_untyped_storages(tensor):
+                self._block(storage).category = category
+
+    def usage(self) -> Usage:
+        """Return the memory at its peak, and the most of each category."""
+        now, most = Counter[Category](), Counter[Category]()
+        total, highest, phase = 0, -1, Phase.FORWARD
+        peak: dict[Category, int] = {}
+        for block, change, at in self._changes:
+            category = block.found
+            now[category] += change
+            most[category] = max(most[category], now[category])
+            total += change * (category is not Category.HOST)
+            if total > highest:
+                highest, phase = total, at
+                peak = {c: n for c, n in now.items() if c is not Category.HOST}
+        return Usage(peak, dict(most), phase)
+
+    def _change(self, block: Block, num_bytes: int) -> None:
+        if self._finished or num_bytes == block.num_bytes:
+            return
+        phase = self.phase
+        self._changes.append((block, num_bytes - block.num_bytes, phase))
+        block.num_bytes = num_bytes
+        block.freed = phase if num_bytes == 0 else None
+
+    def _block(self, storage: Any) -> Block:
+        block = self._blocks.get(storage)
+        if block is None:
+            block = Block(self.phase)
+            self._blocks[storage] = block
+            weakref.finalize(storage, self._change, block, 0).atexit = False
+        self._change(block, storage.nbytes())
+        return block
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run one operator and record it."""
+        if any(kind is DTensor for kind in types):
+            return NotImplemented
+        kwargs = kwargs or {}
+        is_wait = func is functional.wait_tensor.default
+        result = args[0] if is_wait else func(*args, **kwargs)
+        if self._paused or is_wait:
+            return result
+        if (operation := OPERATIONS.get(func)) is not None:
+            self._message(operation, args, kwargs, result)
+        elif (counted := FLOPS.get(func._overloadpacket)) is not None:
+            self.flops[self.phase] += counted(*args, **kwargs, out_val=result)
+        elif func is torch.ops.fsdp.chunk_cat.default:
+            self.tag(args[0], Category.GRADIENTS)
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor):
+                for storage in get_untyped_storages(tensor):
+                    block = self._block(storage)
+                    if tensor.ndim > 1 and tensor.shape[-1] in self.vocab_sizes:
+                        block.category = block.category or Category.LOGITS
+        return result
+
+    def _message(
+        self, operation: tuple[str, int | None], args: Any, kwargs: Any, result: Any
+    ) -> None:
+        name, place = operation
+        axis = next((self.axes[g] for g in map(_group_name, args) if g in self.axes), "")
+        moved = result if place is None else args[place]
+        tensors = [t for t in tree_leaves(moved) if isinstance(t, torch.Tensor)]
+        num_bytes = sum(t.numel() * t.element_size() for t in tensors)
+        of_gradients = "dp" in axis and name in ("reduce_scatter", "all_reduce")
+        goes_back = of_gradients or any(id(tensor) in self.going_back for tensor in tensors)
+        phase = Phase.BACKWARD if goes_back else self.phase  # some leave after the last pass
+        self.messages[MessageKind(name, axis, phase, num_bytes)] += 1
+        if "dp" in axis and name in _DATA:
+            self.tag(tensors, _DATA[name])
+            if name == "reduce_scatter":
+                self.tag([args[0]], Category.GRADIENTS)
+
+
+class _Around:
+    """A context that is entered again and again, each time a new one."""
+
+    def __init__(self, make: Callable[[], AbstractContextManager[None]]) -> None:
+        self._make, self._open = make, list[AbstractContextManager[None]]()
+
+    def __enter__(self) -> None:
+        self._open.append(self._make())
+        self._open[-1].__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._open.pop().__exit__(*error)
+
+
+_DATA = {
+    "all_gather": Category.GATHERED,
+    "reduce_scatter": Category.GRADIENTS,
+    "all_reduce": Category.GRADIENTS,
+}
+"""Category of what moves over data-parallel axes."""
+
+
+def _group_name(argument: Any) -> str:
+    """Return the name of a group of processes, or an empty text for another argument."""
+    if isinstance(argument, str):
+        return argument
+    if isinstance(argument, torch.ScriptObject):
+        try:
+            return str(torch.distributed.ProcessGroup.unbox(argument).group_name)
+        except (RuntimeError, TypeError):
+            return ""
+    return ""

@@ -1,0 +1,82 @@
+"""Plans that cannot be run dry, each with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshwright.base.errors import Fault, UnsupportedError
+from meshwright.run.dry.program import DTYPES, OF_BYTES, SCHEDULES
+from meshwright.sharding.strategy import Offload
+from meshwright.train.answer import Plan
+
+FRAMEWORKS = ("fsdp", "torchtitan")
+"""Frameworks whose plans are programs of PyTorch's own FSDP2, tensor parallelism and pipelines."""
+
+
+def check_dry(plan: Plan) -> None:
+    """Refuse a plan that no program of PyTorch here expresses.
+
+    Raises
+    ------
+    UnsupportedError
+        Names everything that stands in the way.
+    """
+    faults = list(dry_faults(plan))
+    if faults:
+        lines = "\n".join(f"  - {fault}" for fault in faults)
+        raise UnsupportedError(f"this plan cannot be run dry\n{lines}", faults)
+
+
+def dry_faults(plan: Plan) -> Iterator[Fault]:
+    """Yield everything that stands in the way of a dry run."""
+    strategy, options, work = plan.best.strategy, plan.best.plan_options, plan.workload
+    framework = work.software.framework.partition("==")[0]
+    if framework and framework not in FRAMEWORKS:
+        yield Fault("framework", f"{framework} is no program of PyTorch's own parallelism",
+                    " or ".join(FRAMEWORKS))  # fmt: skip
+    yield from _model_faults(plan)
+    for name in ("tatp", "cp", "ep", "etp"):
+        if getattr(strategy, name) > 1:
+            yield Fault(name, f"{name} {getattr(strategy, name):.0f} is not built", f"{name} 1")
+    if options.zero_stage < 2 and strategy.dp > 1:
+        yield Fault("zero_stage", f"{options.zero_stage} replicates weights, which is not built",
+                    "3, or 2 in a pipeline")  # fmt: skip
+    if options.schedule not in SCHEDULES:
+        known = ", ".join(SCHEDULES)
+        yield Fault("schedule", f"{options.schedule} is no schedule of PyTorch here", known)
+    if options.offload not in (Offload.NONE, Offload.STATE, Offload.ACTIVATIONS, Offload.ALL):
+        yield Fault("offload", f"{options.offload} is not what FSDP2 offloads", "state")
+    if work.precision.matmul not in DTYPES:
+        yield Fault("precision", f"{work.precision.matmul} is not built", ", ".join(DTYPES))
+    optimizer = work.optimizer
+    is_adam = optimizer.state_bytes_per_param == 2.0 * optimizer.weight_bytes_per_param
+    words = {optimizer.weight_bytes_per_param, optimizer.reduced_gradient_bytes_per_param}
+    if not is_adam or not words <= OF_BYTES.keys():
+        yield Fault(
+            "optimizer", f"{optimizer.name} is no AdamW of PyTorch", "fsdp-mixed, adam-fp32"
+        )
+    batch = strategy.dp * strategy.micro_batch_size
+    if work.global_batch_size % batch:
+        yield Fault("global_batch", f"{work.global_batch_size} is no multiple of {batch:.0f}")
+
+
+def _model_faults(plan: Plan) -> Iterator[Fault]:
+    """Yield the parts of a model that are not built."""
+    model = plan.model
+    if any(kind.experts is not None for kind in model.layer_kinds):
+        yield Fault("model", "routed experts are not built", "a dense model")
+    if any(kind.attention is None or kind.attention.kind != "gqa" for kind in model.layer_kinds):
+        yield Fault("model", "attention other than grouped-query is not built", "another model")
+    for kind in model.layer_kinds:
+        attention = kind.attention
+        if kind.num_norms != 2 or kind.parallel_residual or not kind.norms_before:
+            yield Fault("model", "layers with other norms than two before the branches",
+                        "another model")  # fmt: skip
+        if attention is not None and (
+            attention.sinks or attention.output_gate or attention.qk_norm not in ("none", "head")
+        ):
+            yield Fault("model", "attention with sinks, gates or such norms is not built",
+                        "another model")  # fmt: skip
+    if model.learned_positions or model.embedding_norm or model.prediction_depths:
+        yield Fault("model", "learned positions, a norm behind the embedding, or several predicted "
+                    "tokens are not built", "another model")  # fmt: skip

@@ -1,0 +1,108 @@
+"""A dry run of a plan: one rank of each kind of stage, and the formulas beside what it did."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import torch
+
+from meshwright.frameworks.launch import degrees
+from meshwright.run.dry.answer import DryRun, Held, Moved, RanStage
+from meshwright.run.dry.expected import WORKING, expected_bytes, expected_messages
+from meshwright.run.dry.program import Ran, RankProgram
+from meshwright.run.dry.recorder import Category
+from meshwright.run.dry.refusals import check_dry
+from meshwright.train.answer import Plan
+
+Progress = Callable[[int, int], None]
+
+
+def dry_run(plan: Plan, progress: Callable[[str, str], Progress | None] | None = None) -> DryRun:
+    """Run a whole step of a plan, dry: the first, a middle and the last stage of its pipeline.
+
+    Raises
+    ------
+    UnsupportedError
+        The plan has parts that no PyTorch program has; names all of them.
+    """
+    check_dry(plan)
+    stages = stages_of(degrees(plan)["pp"])
+    told = None if progress is None else progress("stages", plan.best.text)
+    ran = []
+    for done, stage in enumerate(stages):
+        if told is not None:
+            told(done, len(stages))
+        ran.append(run_stage(plan, stage))
+    return DryRun(
+        plan=plan.best.text,
+        model=plan.model.name,
+        framework=plan.workload.software.framework,
+        program=f"PyTorch {torch.__version__}",
+        num_ranks=int(plan.best.strategy.num_devices),
+        capacity_bytes=plan.system.chip.main_memory.capacity_bytes,
+        stages=tuple(ran),
+        notes=(_NOTE,),
+    )
+
+
+_NOTE = (
+    "tensors alone: the workspace of libraries, communicators, and memory that the allocator holds "
+    "beyond tensors come on top"
+)
+
+
+def stages_of(num_stages: int) -> list[int]:
+    """Return the stages that differ: first, second, last."""
+    return sorted({0, min(1, num_stages - 1), num_stages - 1})
+
+
+def run_stage(plan: Plan, stage: int) -> RanStage:
+    """Run one rank of a stage, and put the formulas beside what it did."""
+    start = time.monotonic()
+    program = RankProgram(plan, stage)
+    ran = program.run()
+    layers = [at for chunk in program.layers_of_chunks for at in chunk]
+    return RanStage(
+        stage=stage,
+        rank=ran.rank,
+        layers=tuple(layers),
+        peak_phase=str(ran.usage.peak_phase),
+        held=_held(plan, stage, ran),
+        host_bytes=float(ran.usage.most_bytes.get(Category.HOST, 0)),
+        moved=_moved(plan, program, ran),
+        flops={str(phase): float(count) for phase, count in ran.flops.items()},
+        seconds=time.monotonic() - start,
+    )
+
+
+def _held(plan: Plan, stage: int, ran: Ran) -> tuple[Held, ...]:
+    """Return each category with its prediction; that of logits covers temporary tensors too."""
+    predicted = expected_bytes(plan, stage)
+    predicted[Category.LOGITS] = predicted.pop(WORKING)
+    usage = ran.usage
+    return tuple(
+        Held(
+            str(category),
+            float(usage.at_peak_bytes.get(category, 0)),
+            float(usage.most_bytes.get(category, 0)),
+            predicted.get(category),
+        )
+        for category in Category
+        if category is not Category.HOST
+    )
+
+
+def _moved(plan: Plan, program: RankProgram, ran: Ran) -> tuple[Moved, ...]:
+    derived = expected_messages(plan, program.layers_of_chunks, program.stage)
+    calls: Counter[tuple[str, str, str]] = Counter()
+    sent: Counter[tuple[str, str, str]] = Counter()
+    for kind, number in ran.messages.items():
+        key = (kind.operation, kind.axis, str(kind.phase))
+        calls[key] += number
+        sent[key] += number * kind.num_bytes
+    return tuple(
+        Moved(*key, calls[key], float(sent[key]), derived.get(key))
+        for key in sorted(sent.keys() | derived.keys(), key=lambda key: (key[1], key[2], key[0]))
+    )

@@ -1,0 +1,231 @@
+"""Dry runs of a small model on fake ranks; numbers worked out by hand.
+
+Hidden 256, 8 heads of 32, 4 of keys, FFN 512, vocabulary 1,024, sequences of 128. A layer has
+2 x 256^2 + 2 x 256 x 128 + 3 x 256 x 512 + 2 x 256 = 590,336 parameters, the embedding 262,144, the
+head with its norm 262,400: 1,705,216 with two layers.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import meshwright as mw
+from meshwright.base.errors import UnsupportedError
+from meshwright.run.dry.answer import DryRun
+from meshwright.run.dry.modules import Chunk
+from meshwright.run.dry.program import RankProgram
+from meshwright.run.dry.run import dry_run
+from meshwright.train.answer import Plan
+
+LAYER, EMBEDDING, HEAD = 590_336, 262_144, 262_400
+ALL = 2 * LAYER + EMBEDDING + HEAD
+TOKENS = 128
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256,
+    "intermediate_size": 512, "num_attention_heads": 8, "num_key_value_heads": 4,
+    "num_hidden_layers": 2, "vocab_size": 1024, "tie_word_embeddings": False,
+    "max_position_embeddings": 4096,
+}  # fmt: skip
+
+
+@cache
+def planned(num_layers: int = 2, **options: object) -> Plan:
+    known = {"on": "8xH100", "framework": "fsdp", "mbs": 1, "seq": TOKENS, "zero": 3}
+    config = CONFIG | {"num_hidden_layers": num_layers}
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "config.json"
+        path.write_text(json.dumps(config))
+        return mw.fit(str(path), **(known | options))
+
+
+@cache
+def ran(num_layers: int = 2, **options: object) -> DryRun:
+    return dry_run(planned(num_layers, **options))
+
+
+def sent(found: DryRun, stage: int = 0) -> dict[tuple[str, str, str], tuple[int, float]]:
+    return {(m.operation, m.axis, m.phase): (m.calls, m.num_bytes)
+            for m in found.stages[stage].moved}  # fmt: skip
+
+
+def held(found: DryRun, stage: int = 0) -> dict[str, float]:
+    return {part.category: part.most_bytes for part in found.stages[stage].held}
+
+
+def test_full_sharding_sends_what_hands_work_out():
+    found = sent(ran(dp=8, global_batch=8))
+    # Two layers, embedding, head: four units, gathered in BF16 for each pass, summed in FP32.
+    assert found == {
+        ("all_gather", "dp_shard", "forward"): (4, 2.0 * ALL),
+        ("all_gather", "dp_shard", "backward"): (4, 2.0 * ALL),
+        ("reduce_scatter", "dp_shard", "backward"): (4, 4.0 * ALL),
+    }
+
+
+def test_full_sharding_holds_what_hands_work_out():
+    found = held(ran(dp=8, global_batch=8))
+    assert found["weights"] == 4 * ALL / 8
+    # Two moments of Adam, and one number for the steps of each of the 20 weights and norms.
+    assert found["states"] == 8 * ALL / 8 + 4 * len(list(range(9 * 2 + 3)))
+    # Log-probabilities, their gradient, and the gradient of the logits, all in FP32.
+    assert found["logits"] == 12 * TOKENS * 1024
+
+
+def test_weights_that_stay_gathered_are_gathered_once():
+    found = ran(dp=8, global_batch=8, reshard="off")
+    assert ("all_gather", "dp_shard", "backward") not in sent(found)
+    assert held(found)["gathered"] >= 2 * ALL
+
+
+def test_each_micro_batch_gathers_and_scatters_anew():
+    once, three_times = sent(ran(dp=8, global_batch=8)), sent(ran(dp=8, global_batch=24))
+    assert three_times == {key: (3 * n, 3 * size) for key, (n, size) in once.items()}
+
+
+def test_replicas_sum_their_shards():
+    found = sent(ran(dp=8, global_batch=8, dp_shard=4))
+    assert found["all_reduce", "dp_replicate", "backward"] == (4, 4.0 * ALL / 4)
+
+
+def test_kept_activations_are_those_of_the_operators():
+    found = ran(dp=8, global_batch=8)
+    stream, ffn, rows = 2 * TOKENS * 256, 2 * TOKENS * 512, 4 * TOKENS
+    # Inputs and outputs of both norms with a number for each row, turned query and key, value,
+    # heads with their log-sum-exp, then gate, its activation, up, and the product of both.
+    layer = 4 * stream + 2 * rows + stream + 2 * stream / 2 + stream + 8 * rows + 4 * ffn
+    # Input and output of the last norm, tokens of 8 bytes, the loss.
+    ends = 2 * stream + rows + 8 * TOKENS + 4
+    assert held(found)["activations"] == 2 * layer + ends
+
+
+def test_full_recomputation_keeps_inputs_of_layers():
+    found = held(ran(dp=8, global_batch=8, recompute="full"))
+    stream = 2 * TOKENS * 256
+    assert found["activations"] == pytest.approx(4 * stream, rel=0.02)
+
+
+@pytest.mark.parametrize("on", ["on", "off"])
+def test_tensor_parallelism_sends_what_is_derived(on):
+    found = ran(tp=2, dp=4, global_batch=4, sp=on)
+    moved = {(m.operation, m.axis, m.phase): m for m in found.stages[0].moved}
+    forward = [m for m in moved.values() if m.axis == "tp" and m.phase == "forward"]
+    assert forward
+    assert all(m.is_equal for m in forward)
+    # Five gathers in a forward pass: two of each layer, one of the head; 128 x 256 in BF16.
+    if on == "on":
+        assert moved["all_gather", "tp", "forward"].num_bytes == 5 * 2 * TOKENS * 256
+        assert moved["reduce_scatter", "tp", "backward"].is_equal
+    else:
+        assert moved["all_reduce", "tp", "backward"].is_equal
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pp": 2, "dp": 4, "zero": 2},
+        {"pp": 2, "dp": 4, "zero": 2, "schedule": "gpipe"},
+        {"pp": 2, "dp": 4, "zero": 2, "schedule": "interleaved", "vpp": 2},
+        {"pp": 2, "tp": 2, "dp": 2, "zero": 2},
+    ],
+    ids=["1f1b", "gpipe", "interleaved", "with_tp"],
+)
+def test_pipelines_send_what_is_derived(options):
+    found = ran(num_layers=4, global_batch=16, **options)
+    assert [stage.stage for stage in found.stages] == [0, 1]
+    for stage in found.stages:
+        of_pipeline = [m for m in stage.moved if m.axis in ("pp", "dp_shard")]
+        assert len(of_pipeline) >= 3
+        assert all(m.is_equal for m in of_pipeline), of_pipeline
+
+
+def test_the_first_stage_keeps_more_micro_batches():
+    found = ran(num_layers=4, global_batch=16, pp=2, dp=4, zero=2)
+    assert held(found, 0)["activations"] > 1.5 * held(found, 1)["activations"]
+
+
+def test_flops_are_six_for_each_parameter_and_token():
+    found = ran(dp=8, global_batch=8)
+    flops = found.stages[0].flops
+    products, scores = ALL - EMBEDDING - 5 * 256, 2 * 2 * 2 * TOKENS * 256
+    assert flops["forward"] == TOKENS * (2 * products + scores)
+    # The backward pass of flash attention makes the scores again: 2.5 of its forward pass.
+    assert flops["backward"] == TOKENS * (4 * products + 2.5 * scores)
+
+
+@pytest.mark.parametrize("offload", ["state", "all", "activations"])
+def test_offloaded_tensors_are_on_the_host(offload):
+    found = ran(dp=8, global_batch=8, offload=offload)
+    assert found.stages[0].host_bytes > 0
+    on_device = held(found)
+    assert (on_device["weights"] == 0) == (offload != "activations")
+    assert (on_device["activations"] < 2 * 2 * TOKENS * 256) == (offload != "state")
+
+
+def test_the_peak_is_that_of_the_tracker_of_pytorch(monkeypatch):
+    """``FSDPMemTracker`` knows no modules that are gathered together: each has its own unit."""
+    from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+
+    class Tracked(RankProgram):
+        def _passes(self, chunks, mesh, recorder):
+            tokens = torch.zeros(1, self.local_length, dtype=torch.int64)
+            optimizer = self._optimizer(chunks[0])
+            tracker = FSDPMemTracker(chunks[0], optimizer)
+            tracker.track_inputs((tokens, *chunks[0].buffers()))
+            with recorder.without(), tracker:
+                logits = chunks[0](tokens)
+                loss = self._loss(mesh, logits, tokens)
+                del logits
+                loss.backward()
+            self.peak = max(tracker._peak_mem.values())
+            return recorder.messages, recorder.flops
+
+    def units(chunk):
+        return [[m] for m in (chunk.embedding, *chunk.layers, chunk.norm, chunk.head)]
+
+    monkeypatch.setattr(Chunk, "units", property(units))
+    plan = planned(dp=8, global_batch=8)
+    tracked = Tracked(plan, 0)
+    tracked.run()
+    assert RankProgram(plan, 0).run().usage.peak_bytes == tracked.peak
+
+
+def test_nothing_is_left_behind():
+    ran(dp=8, global_batch=8)
+    assert not dist.is_initialized()
+    x = torch.ones(2, 4)
+    assert torch.nn.functional.rms_norm(x, (4,)).sum() == pytest.approx(8.0, rel=1e-4)
+
+
+def test_plans_that_no_program_expresses_are_refused_with_all_reasons():
+    plan = mw.fit("llama3-8b", on="8xH100", framework="megatron", tp=2, dp=4, zero=1,
+                  mbs=1, seq=1024, global_batch=4)  # fmt: skip
+    with pytest.raises(UnsupportedError, match=r"megatron is no program(.|\n)*zero_stage"):
+        dry_run(plan)
+
+
+def test_a_view_leads_with_the_answer():
+    page = ran(dp=8, global_batch=8).page()
+    assert [tile.label for tile in page.tiles] == ["starts", "memory", "sent"]
+    assert page.tiles[2].answer.startswith("3 of 3 kinds")
+
+
+@pytest.mark.slow
+def test_seventy_billion_parameters_on_sixty_four_ranks():
+    plan = mw.fit("llama3-70b", on="64xH100", framework="fsdp", dp=64, zero=3, recompute="full",
+                  mbs=1, seq=4096, global_batch=64)  # fmt: skip
+    stage = dry_run(plan).stages[0]
+    assert all(m.is_equal for m in stage.moved)
+    params = sum(w.numel() for w in _weights(plan))
+    assert held(dry_run(plan))["weights"] == pytest.approx(4 * params / 64, rel=1e-3)
+
+
+def _weights(plan):
+    with torch.device("meta"):
+        return list(Chunk(plan.model, range(plan.model.num_layers), length=8).parameters())
