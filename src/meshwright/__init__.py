@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from meshwright.api import place as place
     from meshwright.api import read as read
     from meshwright.api import route as route
+    from meshwright.api import run as run
     from meshwright.api import simulate as simulate
     from meshwright.api import sweep as sweep
     from meshwright.api import timeline as timeline
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MeshwrightError", "__version__", "calibrate", "check", "compare", "estimate", "explain",
     "export", "fit", "fuse", "load", "map", "measure", "partition", "place", "plan", "read",
-    "route", "serve", "simulate", "sweep", "timeline", "validate",
+    "route", "run", "serve", "simulate", "sweep", "timeline", "validate",
 ]  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from meshwright.base.errors import (
     InfeasibleError,
     SpecError,
     UnknownNameError,
+    UnsupportedError,
     UsageError,
 )
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from meshwright.measure.run import MeasuredMachine
     from meshwright.network.flows import RoutedFlows
     from meshwright.network.simulation.timeline import Timeline
+    from meshwright.run.answer import Executed
     from meshwright.search.exhaustive import Progress
     from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
     from meshwright.spec.flows import FlowScenario
@@ -1172,3 +1174,24 @@ def measure(asked: ask.Measure, call: Call) -> MeasuredMachine | None:
     return measure_all(
         asked.out, quick=asked.quick, force=asked.force, command=call.command, progress=call.count
     )
+
+
+@verb(ask.Run)
+def run(asked: ask.Run, call: Call) -> Executed | None:
+    """Return the report of a run; None in processes of torchrun that are not the first."""
+    from meshwright.ask.declared import needed
+    from meshwright.catalog.graphs.torch_export import torch_or_refusal
+    from meshwright.train.answer import Plan
+    from meshwright.train.plan_file import load as load_plan
+
+    found = needed("PLAN.json", asked.plan, load_plan, Plan)
+    torch_or_refusal()
+    if asked.dry:
+        raise UnsupportedError("dry runs of a whole step are not here yet; run it for real")
+    from meshwright.run.real import execute
+
+    return execute(
+        found, steps=asked.steps, scale=asked.scale, checks=asked.check, seed=asked.seed,
+        dtype=asked.dtype, port=asked.port, most_processes=asked.processes,
+        progress=call.count,
+    )  # fmt: skip

@@ -41,6 +41,11 @@ def test_importing_the_package_is_light():
     assert not HEAVY & modules_after("import meshwright")
 
 
+def test_planning_imports_no_torch():
+    code = 'import meshwright as mw; mw.plan("gpt2-medium", on="8xH100", seq=512, global_batch=8)'
+    assert "torch" not in modules_after(code)
+
+
 @pytest.mark.parametrize("words", [["--help"], ["show", "--help"], ["study", "--help"]])
 def test_help_is_light(words):
     code = (

@@ -777,6 +777,27 @@ class Measure(Written):
     quick: bool = option("in half a minute instead of two and a half")
 
 
+class Run(Question):
+    """Run a plan: for real on a few processes, or dry at its full size."""
+
+    has_detail = True
+    plan: Name = argument("a plan as JSON", "PLAN.json", is_needed=True)
+    dry: bool = option("its true size on fake devices: memory and collectives of one step")
+    check: bool = option("train the dense model beside it: losses and gradients must be equal")
+    steps: Count = option("steps of a real run", "N", 5)
+    scale: Literal["tiny", "full"] = option(
+        "size of a real run: tiny keeps the shardings of the plan, full its sizes too",
+        default="tiny",
+    )
+    processes: Processes = option(
+        "most processes of a tiny run: degrees are halved until they fit", "N", 8
+    )
+    seed: Count0 = option("seed of weights and tokens", "N", 0)
+    dtype: Literal["fp64", "fp32", "bf16"] = option("type of weights and activations",
+                                                    default="fp32")  # fmt: skip
+    port: Port | None = option("port at which the processes meet (a free one)", "N")
+
+
 class Study(Written):
     """Rebuild a published figure or question."""
 
@@ -792,7 +813,7 @@ COMMANDS: dict[str, type[Question]] = {
     "show framework": ShowFramework, "show optimizer": ShowOptimizer, "show schema": ShowSchema,
     "show completion": ShowCompletion, "show collectives": ShowCollectives, "show walk": ShowWalk,
     "show graph": ShowGraph, "show topologies": ShowTopologies, "read": Read, "sweep": Sweep,
-    "validate": Validate, "calibrate": Calibrate, "measure": Measure, "study": Study,
+    "validate": Validate, "calibrate": Calibrate, "measure": Measure, "run": Run, "study": Study,
 }  # fmt: skip
 FAMILIES = {
     "show": "look at models, graphs, chips, systems, frameworks, optimizers, schemas, collectives, "

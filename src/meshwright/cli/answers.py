@@ -279,3 +279,12 @@ def measure(args: Any) -> int:
         after = f"meshwright plan MODEL --on {found.system} --calibration {found.files[0]}"
         show_answer(found, args, after=after)
     return 0
+
+
+def run(args: Any) -> int:
+    """Print what a run of a plan did; 3 where losses or gradients are not those of the model."""
+    found = api.run.answer(args, _call(args))
+    if found is None:
+        return 0
+    show_answer(found, args)
+    return 0 if found.is_right else NOTHING_FITS

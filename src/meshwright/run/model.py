@@ -251,7 +251,11 @@ class Transformer(nn.Module):
         self.layers = nn.ModuleList(Layer(model, kinds[kind]) for kind in model.layer_pattern)
         self.norm = Norm(model.norm, hidden) if model.final_norm else None
         self.logits = Linear(hidden, model.vocab_size, bias=model.head_bias)
-        if model.tied_embeddings:
+        self.tie()
+
+    def tie(self) -> None:
+        """Let logits use the weight of the embedding, where the model ties them."""
+        if self.model.tied_embeddings:
             self.logits.weight = self.embedding.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -285,6 +289,7 @@ def dense(model: ModelSpec, *, device: str = "cpu", dtype: torch.dtype = torch.f
     if device == "meta":
         return made
     made.to_empty(device=device)
+    made.tie()
     generator = torch.Generator().manual_seed(seed)
     for name, weight in made.named_parameters():
         values = torch.randn(weight.shape, generator=generator, dtype=torch.float64) * 0.02

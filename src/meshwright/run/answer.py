@@ -1,0 +1,89 @@
+"""The report of a run as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from meshwright.base.records import Rows, Shown, scalars
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Collectives of one kind in a step: what all processes sent, and what the plan says."""
+
+    phase: str
+    kind: str
+    axis: str
+    calls: int
+    """Calls of all processes."""
+    sent_bytes: float
+    """Bytes of the full tensors, each counted at every process of its group [bytes]."""
+    derived_bytes: float
+    """Bytes that follow from the shardings of the plan [bytes]."""
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether both are equal, to the last byte."""
+        return abs(self.sent_bytes - self.derived_bytes) < 0.5
+
+
+@dataclass(frozen=True)
+class Executed(Shown):
+    """A plan run for real on a few processes."""
+
+    DERIVED: ClassVar[Mapping[str, str]] = {"is_right": "is_right"}
+    plan: str
+    """The plan string as run."""
+    model: str
+    scale: str
+    dtype: str
+    device: str
+    num_processes: int
+    sequence_length: int
+    global_batch_size: int
+    losses: tuple[float, ...]
+    """Mean loss of each step."""
+    time_parts_s: Mapping[str, float]
+    """Mean time of the parts of a step after the first, on the first process [s]."""
+    sent: tuple[Sent, ...]
+    num_stream_passes: int
+    """Passes of tensor streams of all processes, each send of which was compared."""
+    wrong_passes: int
+    """Passes with sends that are not those of the form."""
+    saved_bytes: float
+    """Activations that the fullest process keeps for its backward passes, at most [bytes]."""
+    peak_device_bytes: float | None = None
+    """Peak of the allocator of the fullest process [bytes]; None: a CPU has no such count."""
+    is_checked: bool = False
+    loss_error: float | None = None
+    """Largest relative difference of a loss from that of the dense model."""
+    gradient_error: float | None = None
+    """Largest difference of a gradient from the dense one, over the largest entry of it."""
+    worst_weight: str = ""
+    """Weight with the largest difference of gradients."""
+    tolerance: float | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def is_right(self) -> bool:
+        """Whether all that was compared is equal: sends, and losses and gradients if checked."""
+        if self.wrong_passes or not all(entry.is_equal for entry in self.sent):
+            return False
+        if self.loss_error is None or self.gradient_error is None or self.tolerance is None:
+            return True
+        # Not ``max``, which drops a NaN.
+        return self.loss_error <= self.tolerance and self.gradient_error <= self.tolerance
+
+    def rows(self) -> Rows:
+        """Return the collectives of a step."""
+        return [scalars(entry) for entry in self.sent]
+
+    def brief(self) -> str:
+        """Return the verdict and the losses."""
+        losses = " ".join(f"{loss:.6g}" for loss in self.losses)
+        verdict = "ran"
+        if self.is_checked:
+            verdict = "equal to the dense model" if self.is_right else "DIFFERS from the dense one"
+        return f"{self.plan}\n{verdict} on {self.num_processes} processes; losses {losses}"

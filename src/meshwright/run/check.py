@@ -1,0 +1,157 @@
+"""References of a run: the dense model, the derivation of the shardings, and the streams."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import meshwright.streams  # noqa: F401, the forms register themselves
+from meshwright.graph.op import TOKEN_DIMS, UNITS_OF_DIM, LayerGraph
+from meshwright.graph.op import Tensor as SpecTensor
+from meshwright.graph.transformer import TABLE, build_graph
+from meshwright.run.mesh import Mesh
+from meshwright.run.recorder import Recorder, StreamPass
+from meshwright.run.scale import Job, axes_in_use
+from meshwright.run.sharded import Held
+from meshwright.sharding.algebra import FLAT, Split
+from meshwright.sharding.derivation import derive_calls, stage_boundary_calls
+from meshwright.sharding.local_sizes import degree_of
+from meshwright.sharding.strategy import Recompute, Strategy
+from meshwright.streams.forms import enumerate_rounds, reverse, streams
+
+TOLERANCE = {"fp64": 1e-9, "fp32": 1e-4, "bf16": 5e-2}
+"""Largest relative difference from the dense model, by type."""
+
+
+class Key(NamedTuple):
+    """One row of the comparison: all collectives of a step of one phase, kind and axis."""
+
+    phase: str
+    kind: str
+    axis: str
+
+
+Found = defaultdict[Key, float]
+
+
+def derived(job: Job) -> dict[Key, float]:
+    """Return the elements that all processes send in a step, as the shardings of the plan say.
+
+    Each call counts its full tensor at every process, as the recorder does.
+    """
+    graph = build_graph(job.model)
+    found: Found = defaultdict(float)
+    for layer in graph.layers:
+        _add(found, layer, job, layer.count)
+    edges = replace(job, plan_options=replace(job.plan_options, recompute=Recompute.NONE))
+    _add(found, graph.embedding, edges, 1)
+    _add(found, graph.head, edges, 1, tied=graph.tied)
+    s = job.strategy
+    if s.pp > 1:
+        layer = graph.layers[0]
+        sizes = _sizes(layer, job)
+        hops = s.pp * s.num_virtual_stages - 1
+        for call in stage_boundary_calls(graph, job.plan_options):
+            elements = mean_elements(call.tensor, call.split, sizes, s)
+            found[Key(call.phase, call.kind, "pp")] += (
+                elements * hops * job.num_micro_batches * s.num_devices / s.pp
+            )
+    return {key: number for key, number in found.items() if number}
+
+
+def _sizes(layer: LayerGraph, job: Job) -> dict[str, float]:
+    tokens = float(job.strategy.micro_batch_size * job.sequence_length)
+    return {**layer.sizes, "tokens": tokens,
+            "routed_tokens": tokens * layer.sizes.get("top_k", 1)}  # fmt: skip
+
+
+def mean_elements(
+    tensor: SpecTensor, split: Split, sizes: Mapping[str, float], s: Strategy
+) -> float:
+    """Return the elements of a tensor on a mean rank: exact in the sum, shards even or not."""
+    grouped = () if "experts" in tensor.dims else split.get("experts", ())
+    elements = 1.0
+    for dim in tensor.dims:
+        axes = (*split.get(dim, ()), *(grouped if dim == "routed_tokens" else ()))
+        units = sizes[UNITS_OF_DIM[dim]] if dim in UNITS_OF_DIM else sizes[dim]
+        copies = s.dp if dim in TOKEN_DIMS and axes else 1.0
+        degree = degree_of("*".join(axes), s) if axes else 1.0
+        elements *= copies * sizes[dim] / units * max(units / degree, 1.0)
+    return elements / degree_of("*".join(split[FLAT]), s) if FLAT in split else elements
+
+
+def _add(found: Found, layer: LayerGraph, job: Job, count: int, *, tied: bool = False) -> None:
+    """Add the calls of a layer on all devices of its stage; a tied weight is that of others."""
+    s, sizes = job.strategy, _sizes(layer, job)
+    per_rank = count * s.num_devices / s.pp
+    for call in derive_calls(layer, job.plan_options, axes_in_use(s)):
+        is_tied = tied and call.of_weight and call.tensor.name.startswith(TABLE)
+        if is_tied or degree_of(call.axis, s, sizes) == 1:
+            continue
+        elements = mean_elements(call.tensor, call.split, sizes, s)
+        is_data = any(part in call.axis for part in ("dp", "cp"))
+        if call.per_step and not is_data and job.plan_options.zero_stage:
+            # FSDP has cut the gradient when sums over other axes are made.
+            elements /= degree_of("dp_shard*cp", s)
+        times = 1 if call.per_step else job.num_micro_batches
+        found[Key(call.phase, call.kind, call.axis.split("/")[0])] += elements * times * per_rank
+
+
+def recorded(recorder: Recorder) -> tuple[dict[Key, float], dict[Key, int]]:
+    """Return the elements and the calls that all processes together have sent."""
+    of_all: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(of_all, (dict(recorder.elements), dict(recorder.calls)))
+    elements: Counter[Key] = Counter()
+    calls: Counter[Key] = Counter()
+    for own_elements, own_calls in of_all:
+        for call, number in own_elements.items():
+            key = Key(call.phase, call.kind, call.axis.split("/")[0])
+            elements[key] += number
+            calls[key] += own_calls[call]
+    return dict(elements), dict(calls)
+
+
+def wrong_passes(recorder: Recorder, mesh: Mesh) -> int:
+    """Return the passes of streams whose sends are not those of the form, on this process.
+
+    Rounds, destinations and items are compared; and the elements that passed the process group.
+    """
+    wrong = sum(_differs(made, mesh) for made in recorder.passes)
+    noted = sum(elements for made in recorder.passes for _, elements in made.sends)
+    return wrong + (noted != recorder.streamed_elements)
+
+
+def _differs(made: StreamPass, mesh: Mesh) -> bool:
+    axis = mesh[made.axis]
+    form = "ring" if made.axis == "cp" else str(mesh.options.stream_form)
+    rounds = enumerate_rounds(streams[form], axis.size)
+    if made.is_reversed:
+        rounds = reverse(rounds)
+    expected = sorted(send for send in rounds.sends if send.source == axis.index)
+    return expected != sorted(send for send, _ in made.sends)
+
+
+def gradient_errors(
+    gradients: Mapping[str, Tensor], held: Mapping[str, Held], dense: Mapping[str, Tensor]
+) -> Iterator[tuple[float, str]]:
+    """Yield the largest difference of each gradient of this process, over its largest entry."""
+    for name, gradient in gradients.items():
+        whole = dense[held[name].dense]
+        largest = float(whole.abs().max())
+        expected = held[name].of(whole)
+        if gradient.shape != expected.shape:
+            yield float("inf"), name
+        elif expected.numel():
+            difference = float((gradient - expected).abs().max())
+            yield (difference / largest if largest else difference), name
+
+
+def as_tensor(numbers: list[float]) -> Tensor:
+    """Return numbers as a tensor that processes can reduce."""
+    return torch.tensor(numbers, dtype=torch.float64)

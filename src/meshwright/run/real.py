@@ -1,0 +1,349 @@
+"""Processes of a run: started here or by torchrun, watched, and ended with an error that names one.
+
+Every process of a run trains its stage for some steps; the first one reports. The dense model of a
+check trains in the first process.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import socket
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing import connection, get_context
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from meshwright.base.errors import Fault, MeshwrightError, SpecError
+from meshwright.run.answer import Executed, Sent
+from meshwright.run.check import (
+    TOLERANCE,
+    as_tensor,
+    derived,
+    gradient_errors,
+    recorded,
+    wrong_passes,
+)
+from meshwright.run.mesh import coordinates, make_mesh
+from meshwright.run.model import Transformer, check_runnable, dense
+from meshwright.run.scale import Job, Scale, axes_in_use, job_of
+from meshwright.run.step import Process, optimizer_of
+from meshwright.sharding.strategy import plan_string
+from meshwright.train.answer import Plan
+
+DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}
+HOST = "127.0.0.1"
+PATIENCE_S = 120.0
+"""Time after which a process no longer waits for the others [s]."""
+GRACE_S = 2.0
+"""Time in which the first cause is looked for after a process has ended [s]."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """The orders of every process of a run."""
+
+    job: Job
+    num_steps: int
+    seed: int
+    dtype: str
+    checks: bool
+    scale: Scale
+
+
+def execute(
+    plan: Plan, *, steps: int = 5, scale: Scale = "tiny", checks: bool = False, seed: int = 0,
+    dtype: str = "fp32", port: int | None = None, most_processes: int = 8,
+    progress: Callable[..., Callable[[int, int], None] | None] | None = None,
+) -> Executed | None:  # fmt: skip
+    """Return the report of a run; None in processes of torchrun that are not the first.
+
+    Raises
+    ------
+    SpecError
+        The plan has parts that no layer here computes, or the processes are not those it needs.
+    MeshwrightError
+        A process failed; the message names it.
+    """
+    check_runnable(plan.model)
+    task = Task(job_of(plan, scale, most_processes), steps, seed, dtype, checks, scale)
+    if "RANK" in os.environ or "WORLD_SIZE" in os.environ:
+        return _of_torchrun(task)
+    count = None if progress is None else progress("steps")
+    return _spawned(task, free_port() if port is None else checked_port(port), count)
+
+
+# ------------------------------------------------------------------------------------- processes
+
+
+def free_port() -> int:
+    """Return a port that nobody listens at."""
+    with socket.socket() as one:
+        one.bind((HOST, 0))
+        return int(one.getsockname()[1])
+
+
+def checked_port(port: int) -> int:
+    """Return a port after a look whether it is free."""
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind((HOST, port))
+        except OSError:
+            message = f"port {port} is in use, by another run perhaps"
+            raise SpecError(Fault("--port", message, "another port, or none")) from None
+    return port
+
+
+def _of_torchrun(task: Task) -> Executed | None:
+    """Run as one of the processes that torchrun started."""
+    faults = [Fault(name, "is not set, but RANK or WORLD_SIZE is", "start with torchrun")
+              for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+              if name not in os.environ]  # fmt: skip
+    size, needed = os.environ.get("WORLD_SIZE", ""), task.job.num_processes
+    if "WORLD_SIZE" in os.environ and size != str(needed):
+        fix = f"torchrun --nproc-per-node {needed}"
+        faults.append(Fault("WORLD_SIZE", f"found {size}, the plan as run has {needed}", fix))
+    if faults:
+        raise SpecError(faults)
+    where = f"tcp://{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    try:
+        return _run(task, int(os.environ["RANK"]), where, lambda done: None, is_agent=True)
+    except dist.DistNetworkError as error:
+        port = os.environ["MASTER_PORT"]
+        message = f"no process group at port {port}: {str(error).splitlines()[0]}"
+        raise SpecError(Fault("MASTER_PORT", message, "another port")) from None
+
+
+def _spawned(task: Task, port: int, count: Callable[[int, int], None] | None) -> Executed:
+    """Start all processes, and return what the first one reports."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["meshwright.run.real"])
+    where, ends, processes = f"tcp://{HOST}:{port}", [], []
+    try:
+        for rank in range(task.job.num_processes):
+            here, there = context.Pipe(duplex=False)
+            process = context.Process(target=_work, args=(task, rank, where, there), daemon=True)
+            process.start()
+            there.close()
+            ends.append(here)
+            processes.append(process)
+        return _watch(task, processes, ends, count)
+    finally:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.join()
+
+
+def _watch(
+    task: Task, processes: list[Any], ends: list[Any], count: Callable[[int, int], None] | None
+) -> Executed:
+    """Return the report of the first process; the first that ends without one ends the run."""
+    open_ends = {end: rank for rank, end in enumerate(ends)}
+    failed: dict[int, str] = {}
+    steps = 0
+    while True:
+        ready: list[Any] = connection.wait(list(open_ends), timeout=GRACE_S if failed else None)
+        for end in ready:
+            rank = open_ends[end]
+            try:
+                said = end.recv()
+            except EOFError:
+                del open_ends[end]
+                processes[rank].join(GRACE_S)
+                if processes[rank].exitcode:
+                    failed[rank] = _death(processes[rank].exitcode)
+                continue
+            if isinstance(said, Executed):
+                return said
+            if isinstance(said, str):
+                failed[rank] = said
+            elif rank == 0:
+                steps = said
+                if count is not None:
+                    count(steps, task.num_steps)
+        if failed:
+            _raise_cause(task, failed, processes, steps)
+
+
+def _raise_cause(task: Task, failed: dict[int, str], processes: list[Any], steps: int) -> None:
+    """Raise the error of the process that failed first: one that was killed, else an own error."""
+    time.sleep(0.2)
+    for rank, process in enumerate(processes):
+        if process.exitcode is not None and process.exitcode < 0:
+            failed[rank] = _death(process.exitcode)
+    killed = [rank for rank, text in failed.items() if text.startswith("was killed")]
+    lost = ("Connection", "connection", "closed", "Broken pipe")
+    own = [rank for rank, text in failed.items() if not any(word in text for word in lost)]
+    rank = (killed or own or list(failed))[0]
+    place = coordinates(task.job)[rank]
+    axes = " ".join(f"{axis} {place[axis]}" for axis in axes_in_use(task.job.strategy))
+    raise MeshwrightError(
+        f"process {rank} of {len(processes)} ({axes or 'alone'}) {failed[rank]}; "
+        f"the run ended after {steps} of {task.num_steps} steps"
+    )
+
+
+def _death(code: int) -> str:
+    return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+
+def _work(task: Task, rank: int, where: str, there: Any) -> None:
+    """Run one process of a run that was started here."""
+    warnings.simplefilter("ignore")
+    try:
+        found = _run(task, rank, where, there.send)
+        if found is not None:
+            there.send(found)
+    except BaseException as error:
+        with suppress(OSError):
+            text = "".join(traceback.format_exception(error)[-1:]).strip()
+            if os.environ.get("MESHWRIGHT_TRACE"):
+                text = "".join(traceback.format_exception(error))
+            there.send(f"failed: {text}")
+        sys.exit(1)
+
+
+# ------------------------------------------------------------------------------------ one process
+
+
+def _run(
+    task: Task, rank: int, where: str, tell: Callable[[int], None], *, is_agent: bool = False
+) -> Executed | None:
+    """Train as one process of a group; the first one returns the report."""
+    torch.set_num_threads(1)
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)))
+        torch.cuda.set_device(device)
+    how = {"init_method": "env://"} if is_agent else {"init_method": where}
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo", rank=rank,
+        world_size=task.job.num_processes, timeout=timedelta(seconds=PATIENCE_S), **how,
+    )  # fmt: skip
+    try:
+        return _trained(task, rank, device, tell)
+    finally:
+        dist.destroy_process_group()
+
+
+def _trained(
+    task: Task, rank: int, device: torch.device, tell: Callable[[int], None]
+) -> Executed | None:
+    """Train for all steps, and return the report of the first process."""
+    job, dtype = task.job, DTYPES[task.dtype]
+    mesh = make_mesh(job, rank)
+    reference = dense(job.model, dtype=dtype, seed=task.seed)
+    beside = Beside(copy.deepcopy(reference), rank) if task.checks else None
+    process = Process(mesh, reference, device)
+    losses, loss_error, worst = [], 0.0, (0.0, "")
+    for step in range(task.num_steps):
+        tokens = _tokens(job, task.seed + step)
+        if step == 1:
+            process.time_parts_s.clear()
+        with mesh.recorder.recording(is_on=step == 0):
+            losses.append(process.gradients(tokens))
+        if beside is not None:
+            loss, gradients = beside.gradients(tokens)
+            loss_error = max(loss_error, abs(losses[-1] - loss) / abs(loss))
+            found = process.whole_gradients()
+            worst = max(worst, *gradient_errors(found, process.held, gradients))
+        with process.timed("optimizer_s"):
+            process.optimizer.step()
+        if beside is not None:
+            beside.optimizer.step()
+        tell(step + 1)
+    return _report(task, process, losses, None if beside is None else (loss_error, *worst))
+
+
+def _tokens(job: Job, seed: int) -> Tensor:
+    """Return the random words of all sequences of a step, with the one that follows each."""
+    shape = (job.global_batch_size, job.sequence_length + 1)
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(job.model.vocab_size, shape, generator=generator)
+
+
+class Beside:
+    """The dense model, which the first process trains on all sequences of a step."""
+
+    def __init__(self, model: Transformer, rank: int) -> None:
+        self.model, self.is_first = model, rank == 0
+        self.optimizer = optimizer_of(model.parameters())
+
+    def gradients(self, tokens: Tensor) -> tuple[float, Mapping[str, Tensor]]:
+        """Return loss and gradients of a step, in every process."""
+        weights = dict(self.model.named_parameters())
+        values = [torch.zeros(1, dtype=next(iter(weights.values())).dtype)]
+        if self.is_first:
+            self.optimizer.zero_grad()
+            loss = self.model.loss(tokens[:, :-1], tokens[:, 1:])
+            loss.backward()
+            values[0][0] = loss.detach()
+        for weight in weights.values():
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+            values.append(weight.grad.flatten())
+        flat = torch.cat(values)
+        dist.broadcast(flat, 0)
+        parts = flat[1:].split([weight.numel() for weight in weights.values()])
+        pairs = zip(weights.items(), parts, strict=True)
+        return float(flat[0]), {name: part.view_as(weight) for (name, weight), part in pairs}
+
+
+def _report(
+    task: Task, process: Process, losses: list[float], errors: tuple[float, float, str] | None
+) -> Executed | None:
+    """Return the report, with what all processes have counted."""
+    job, mesh = task.job, process.mesh
+    elements, calls = recorded(mesh.recorder)
+    expected = derived(job)
+    of_all: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(
+        of_all,
+        (
+            errors,
+            process.kept.peak_bytes,
+            len(mesh.recorder.passes),
+            wrong_passes(mesh.recorder, mesh),
+        ),
+    )
+    peak = None
+    if process.device.type == "cuda":
+        peak_bytes = as_tensor([torch.cuda.max_memory_allocated(process.device)])
+        peak_bytes = peak_bytes.to(process.device)
+        dist.all_reduce(peak_bytes, dist.ReduceOp.MAX)
+        peak = float(peak_bytes)
+    if mesh.rank:
+        return None
+    size = DTYPES[task.dtype].itemsize
+    sent = tuple(
+        Sent(key.phase, key.kind, key.axis, calls.get(key, 0), elements.get(key, 0) * size,
+             expected.get(key, 0.0) * size)
+        for key in sorted(elements.keys() | expected.keys())
+    )  # fmt: skip
+    worst = max((own[0][1:] for own in of_all if own[0] is not None), default=(None, ""))
+    steps = max(task.num_steps - 1, 1)
+    return Executed(
+        plan=plan_string(job.strategy, job.plan_options), model=job.model.name,
+        scale=task.scale, dtype=task.dtype, device=process.device.type,
+        num_processes=job.num_processes, sequence_length=job.sequence_length,
+        global_batch_size=job.global_batch_size, losses=tuple(losses),
+        time_parts_s={name: time_s / steps for name, time_s in process.time_parts_s.items()},
+        sent=sent, num_stream_passes=sum(own[2] for own in of_all),
+        wrong_passes=sum(own[3] for own in of_all),
+        saved_bytes=float(max(own[1] for own in of_all)), peak_device_bytes=peak,
+        is_checked=task.checks, loss_error=None if errors is None else errors[0],
+        gradient_error=worst[0], worst_weight=worst[1],
+        tolerance=TOLERANCE[task.dtype] if task.checks else None, notes=job.notes,
+    )  # fmt: skip

@@ -1,0 +1,257 @@
+"""The job of a run: a plan at its true size, or scaled down so that its shardings stay.
+
+Every axis of more than one device keeps two at least, every kind of layer stays, heads, columns
+and tokens stay divisible by what divides them; only sizes and long degrees shrink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import gcd
+from typing import Literal
+
+from meshwright.base.errors import Fault, SpecError
+from meshwright.sharding.dealing import chunk_lengths
+from meshwright.sharding.strategy import (
+    AXES,
+    ContextKind,
+    Offload,
+    PlanOptions,
+    Recompute,
+    Strategy,
+    Streamed,
+    StreamForm,
+)
+from meshwright.spec.model import AttentionSpec, ExpertSpec, LayerSpec, ModelSpec
+from meshwright.spec.workload import Training
+from meshwright.train.answer import Plan
+
+Scale = Literal["tiny", "full"]
+HEAD_SIZE, WIDTH, ROWS = 8, 32, 4
+"""Sizes of a tiny model: of a head, of the residual stream, and tokens of a rank."""
+SHRINKS = ("dp_replicate", "dp_shard", "pp", "cp", "tp", "tatp")
+"""Axes in the order in which they give up devices."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """The work of all processes of a run."""
+
+    model: ModelSpec
+    strategy: Strategy
+    plan_options: PlanOptions
+    sequence_length: int
+    num_micro_batches: int
+    """Micro-batches of each data-parallel rank in a step."""
+    notes: tuple[str, ...] = ()
+    """Differences from the plan, and choices of it that have no effect."""
+
+    @property
+    def num_processes(self) -> int:
+        """Processes: one for each device."""
+        return int(self.strategy.num_devices)
+
+    @property
+    def global_batch_size(self) -> int:
+        """Sequences of a step."""
+        s = self.strategy
+        return int(s.dp * s.micro_batch_size) * self.num_micro_batches
+
+
+def job_of(plan: Plan, scale: Scale = "tiny", most_processes: int = 8) -> Job:
+    """Return the job that a run of a plan executes.
+
+    Raises
+    ------
+    SpecError
+        The plan has parts that no layer of :mod:`meshwright.run.layers` computes.
+    """
+    found, options = plan.best.strategy, plan.best.plan_options
+    if faults := list(refused(plan.workload, plan.model, found, options)):
+        raise SpecError(faults)
+    notes = list(_without_effect(options))
+    options = replace(options, recompute_modules=(), offload=Offload.NONE,
+                      kept_tensors=(), offloaded_tensors=())  # fmt: skip
+    if options.recompute is Recompute.SELECTIVE:
+        options = replace(options, recompute=Recompute.NONE)
+    model, strategy, length = plan.model, found, plan.workload.sequence_length
+    batches = int(plan.workload.global_batch_size / (found.dp * found.micro_batch_size))
+    if scale == "tiny":
+        strategy = _fewer_devices(found, most_processes)
+        changed = [
+            f"{name} {getattr(found, name):.0f} -> {getattr(strategy, name):.0f}"
+            for name in vars(strategy)
+            if getattr(strategy, name) != getattr(found, name)
+        ]
+        notes = [f"tiny: {', '.join(changed)}"] * bool(changed) + notes
+        length = _tiny_length(strategy)
+        batches = min(batches, 2) if strategy.pp == 1 else 2 * int(strategy.pp)
+        model, options = _tiny_model(plan.model, found, strategy, options, length)
+    options = replace(options, streamed=_streamed(model, strategy, options, length),
+                      stream_form=_form(options, plan))  # fmt: skip
+    return Job(model, strategy, options, length, batches, tuple(notes))
+
+
+def refused(
+    workload: Training, model: ModelSpec, s: Strategy, options: PlanOptions
+) -> Iterator[Fault]:
+    """Yield what a run of a plan would have to compute and cannot."""
+    cases = (
+        (s.etp > 1, "etp", f"etp {s.etp:.0f} splits experts inside", "etp 1"),
+        (model.has_experts and s.tatp > 1, "tatp", "experts do not stream", "tatp 1"),
+        (model.has_experts and s.tp > 1 and not options.sequence_parallel, "sequence_parallel",
+         "experts under tp take the tokens of sequence parallelism", "on"),
+        (options.vocabulary_parallel, "vocabulary_parallel",
+         "a vocabulary over pipeline stages is priced, not run", "off"),
+        (model.tied_embeddings and s.pp > 1, "pp",
+         "a tied embedding on two stages is priced, not run", "pp 1"),
+        (workload.adapters is not None, "adapters", "adapters are priced, not run", "none"),
+        (workload.document_length is not None, "document_length",
+         "packed documents are priced, not run", "none"),
+        (not workload.causal, "causal", "attention here is causal", "on"),
+        (options.recomputes_some or options.recomputes_runs, "recompute_layers",
+         "full recomputation here covers every layer alone", "0"),
+    )  # fmt: skip
+    for is_met, field, message, fix in cases:
+        if is_met:
+            yield Fault(f"plan: {field}", message, fix)
+    for kind in model.layer_kinds:
+        attention = kind.attention
+        if attention is not None and attention.qk_norm == "full" and s.tp * s.tatp > 1:
+            yield Fault("plan: tp", "norms over all heads at once are not split here", "tp 1")
+
+
+def _without_effect(options: PlanOptions) -> Iterator[str]:
+    """Yield the choices of a plan that change nothing that a run shows."""
+    if options.offload is not Offload.NONE:
+        yield f"offload={options.offload} has no effect: all tensors stay on their device"
+    if options.recompute is Recompute.SELECTIVE:
+        yield "recompute=selective has no effect: attention forms its scores again in any case"
+
+
+def _fewer_devices(s: Strategy, most: int) -> Strategy:
+    """Return the strategy with degrees halved until it fits; axes keep two devices at least."""
+    while s.num_devices > most:
+        long = [name for name in SHRINKS if getattr(s, name) > 2]
+        if not long:
+            message = f"found {most}, but each axis in use needs two processes"
+            raise SpecError(Fault("--processes", message, f"{s.num_devices:.0f}"))
+        name = max(long, key=lambda one: (getattr(s, one), -SHRINKS.index(one)))
+        s = replace(s, **{name: float(getattr(s, name) // 2)})
+    copies = s.dp_shard * s.cp * s.tp
+    return replace(s, ep=float(gcd(int(s.ep), int(copies))),
+                   micro_batch_size=min(s.micro_batch_size, 2.0))  # fmt: skip
+
+
+def _tiny_length(s: Strategy) -> int:
+    """Return the tokens of a tiny sequence: two parts for each rank of cp, each divisible."""
+    return max(16, int(ROWS * 2 * s.cp * s.tatp * s.tp))
+
+
+def head_degree(s: Strategy, options: PlanOptions) -> int:
+    """Return the ranks that share the heads of a layer."""
+    degree = s.tp
+    if options.streamed is Streamed.INPUTS:
+        degree *= s.tatp
+    if options.context_kind is ContextKind.ULYSSES:
+        degree *= s.cp
+    return int(degree)
+
+
+def _tiny_model(
+    model: ModelSpec, found: Strategy, s: Strategy, options: PlanOptions, length: int
+) -> tuple[ModelSpec, PlanOptions]:
+    """Return the model with small sizes, and the plan options with as few stage layers."""
+    chunks = int(s.pp * s.num_virtual_stages)
+    num_kinds = len(set(model.layer_pattern))
+    stated = options.stage_layers
+    is_uneven = bool(model.num_layers % chunks) or len(set(stated)) > 1
+    num_layers = max(chunks, num_kinds, 2) + (is_uneven and chunks > 1)
+    pattern = [model.layer_pattern[i * model.num_layers // num_layers] for i in range(num_layers)]
+    for kind in set(model.layer_pattern) - set(pattern):
+        pattern[next(i for i, k in enumerate(pattern) if pattern.count(k) > 1)] = kind
+    dealt = chunk_lengths(num_layers, chunks, PlanOptions())
+    options = replace(options, embedding_layers=0, head_layers=0,
+                      stage_layers=tuple(map(int, dealt)) if stated else ())  # fmt: skip
+    shares, degree = head_degree(found, options), head_degree(s, options)
+    kinds = tuple(_tiny_layer(kind, shares, degree, s, length) for kind in model.layer_kinds)
+    words = int(s.tp * s.tatp)
+    tiny = model.model_copy(update={
+        "name": f"{model.name} (tiny)", "layer_kinds": kinds, "layer_pattern": tuple(pattern),
+        "hidden_size": WIDTH, "learned_positions": length if model.learned_positions else 0,
+        "vocab_size": 16 * words + (model.vocab_size % int(found.tp * found.tatp) > 0),
+        "max_sequence_length": None,
+    })  # fmt: skip
+    return tiny, options
+
+
+def _tiny_layer(kind: LayerSpec, shares: int, degree: int, s: Strategy, length: int) -> LayerSpec:
+    """Return a layer with small sizes."""
+    change: dict[str, object] = {}
+    if (attention := kind.attention) is not None:
+        change["attention"] = _tiny_attention(attention, shares, degree, length)
+    if (network := kind.feed_forward) is not None:
+        change["feed_forward"] = network.model_copy(
+            update={"ffn_size": 8 * max(3, degree) * int(s.tp) // gcd(max(3, degree), int(s.tp))}
+        )
+    if (experts := kind.experts) is not None:
+        change["experts"] = _tiny_experts(experts, s)
+    return kind.model_copy(update=change)
+
+
+def _tiny_attention(spec: AttentionSpec, shares: int, degree: int, length: int) -> AttentionSpec:
+    """Return attention with as few heads as the split allows; a shared key head stays shared."""
+    is_shared = spec.num_kv_heads < shares and degree > 1
+    kv_heads = max(1, degree // 2) if is_shared else max(degree, 2)
+    heads = max(degree, 2) if spec.num_kv_heads == spec.num_heads else 2 * max(degree, 2)
+    return spec.model_copy(update={
+        "num_heads": heads, "num_kv_heads": kv_heads if heads % kv_heads == 0 else 1,
+        "head_size": HEAD_SIZE, "value_head_size": HEAD_SIZE,
+        "window": spec.window and min(spec.window, length // 2),
+    })  # fmt: skip
+
+
+def _tiny_experts(spec: ExpertSpec, s: Strategy) -> ExpertSpec:
+    return spec.model_copy(update={
+        "num_experts": 2 * max(int(s.ep), 2), "top_k": min(spec.top_k, 2), "ffn_size": 16,
+        "shared_ffn_size": 16 * int(s.tp) if spec.shared_ffn_size else 0,
+        "num_groups": 1, "top_groups": 1,
+    })  # fmt: skip
+
+
+def _streamed(model: ModelSpec, s: Strategy, options: PlanOptions, length: int) -> Streamed:
+    """Return the tensor that travels: with auto the smaller one (TATP, selective transfer).
+
+    Elements of a layer that travel in one forward pass: its weights, or its tokens at the inputs
+    and outputs of both blocks.
+    """
+    if options.streamed is not Streamed.AUTO or s.tatp == 1:
+        return options.streamed
+    kind = model.layer_kinds[model.layer_pattern[0]]
+    hidden, weights = model.hidden_size, 0
+    if (a := kind.attention) is not None:
+        keys = a.num_kv_heads * (a.head_size + a.value_head_size)
+        weights += hidden * (a.num_heads * (a.head_size + a.value_head_size) + keys)
+    if (f := kind.feed_forward) is not None:
+        weights += hidden * f.ffn_size * (2 + f.gated)
+    tokens = s.micro_batch_size * length / s.cp
+    degree = head_degree(s, replace(options, streamed=Streamed.INPUTS))
+    splits = all(a.num_heads % degree == 0 for a in model.attentions)
+    is_smaller = splits and 4 * tokens * hidden < weights / s.tp
+    return Streamed.INPUTS if is_smaller else Streamed.WEIGHTS
+
+
+def _form(options: PlanOptions, plan: Plan) -> StreamForm:
+    """Return the form of the streams: with auto a cycle where the block has one, else a line."""
+    if options.stream_form is not StreamForm.AUTO:
+        return options.stream_form
+    placement = plan.best.placement
+    sides = [] if placement is None else [n for n in placement.shapes.get("tatp", ()) if n > 1]
+    has_cycle = len(sides) > 1 and any(side % 2 == 0 for side in sides)
+    return StreamForm.CYCLE if has_cycle else StreamForm.LINE_STREAM
+
+
+def axes_in_use(s: Strategy) -> tuple[str, ...]:
+    """Return the axes of more than one device."""
+    return tuple(axis for axis in (*AXES, "ep") if getattr(s, axis) > 1)

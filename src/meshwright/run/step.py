@@ -1,0 +1,279 @@
+"""One training step of one process: micro-batches, the sums of gradients, the optimizer.
+
+ZeRO is PyTorch's FSDP2, pipelines are those of ``torch.distributed.pipelining``; everything inside
+a stage is of :mod:`meshwright.run.layers`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, schedules
+from torch.distributed.tensor import DTensor
+
+from meshwright.graph.op import Phase
+from meshwright.run.layers.loss import cross_entropy
+from meshwright.run.mesh import Mesh, groups_of
+from meshwright.run.model import Transformer
+from meshwright.run.recorder import Recorder, Said
+from meshwright.run.sharded import Stage, stages_of
+from meshwright.sharding.strategy import ScheduleKind
+
+LEARNING_RATE, EPSILON = 1e-3, 1e-5
+SCHEDULES = {
+    ScheduleKind.GPIPE: "ScheduleGPipe",
+    ScheduleKind.ONE_F_ONE_B: "Schedule1F1B",
+    ScheduleKind.INTERLEAVED: "ScheduleInterleaved1F1B",
+    ScheduleKind.ZERO_BUBBLE: "ScheduleInterleavedZeroBubble",
+}
+"""Schedules by their class in ``torch/distributed/pipelining/schedules.py`` (PyTorch 2.13)."""
+
+
+def optimizer_of(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return AdamW; its epsilon is large enough that rounding of a zero gradient stays small."""
+    return torch.optim.AdamW(parameters, lr=LEARNING_RATE, eps=EPSILON, foreach=False)
+
+
+class Process:
+    """The stages of one process and its optimizer."""
+
+    def __init__(self, mesh: Mesh, dense: Transformer, device: torch.device) -> None:
+        self.mesh, self.job, self.device = mesh, mesh.job, device
+        stages, self.held = stages_of(mesh, dense)
+        self.stages: list[Stage] = [stage.to(device) for _, stage in stages]
+        self.places = [place for place, _ in stages]
+        self.shards = mesh.options.zero_stage > 0 and mesh["dp_shard*cp"].size > 1
+        if self.shards:
+            for stage in self.stages:
+                _shard(stage, mesh)
+        self.optimizer = optimizer_of(iter(self.parameters.values()))
+        self.time_parts_s: defaultdict[str, float] = defaultdict(float)
+        self.kept = Kept()
+        self.schedule = self._schedule() if mesh["pp"].size > 1 else None
+
+    @property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """All weights of the process by name."""
+        return {name: weight for stage in self.stages for name, weight in stage.named_parameters()}
+
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        """Add the time of what is inside to a part of the step."""
+        start_s = time.perf_counter()
+        yield
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.time_parts_s[part] += time.perf_counter() - start_s
+
+    def gradients(self, tokens: Tensor) -> float:
+        """Return the mean loss of all tokens, after the gradients of a step are complete.
+
+        ``tokens`` are the sequences of all processes, each one word longer than it is.
+        """
+        s, mesh = self.job.strategy, self.mesh
+        own = int(s.micro_batch_size) * self.job.num_micro_batches
+        mine = tokens[mesh["dp"].index * own :][:own].to(self.device)
+        places = mesh.tokens_of(mesh["cp"].index, None, None).to(self.device)
+        inputs, targets = mine[:, places], mine[:, places + 1]
+        self.optimizer.zero_grad()
+        with self.kept:
+            loss = self._pipelined(inputs, targets) if self.schedule else self._in_turn(
+                inputs, targets)  # fmt: skip
+        with self.timed("gradient_sums_s"):
+            self._complete()
+        sums = torch.tensor([loss], dtype=torch.float64, device=self.device)
+        with mesh.recorder.saying("", "loss", Phase.FORWARD, is_counted=False):
+            dist.all_reduce(sums)
+        return float(sums) / (mesh["tp"].size * mesh["tatp"].size)
+
+    def _in_turn(self, inputs: Tensor, targets: Tensor) -> float:
+        """Run the micro-batches one after the other."""
+        (stage,), count = self.stages, self.job.num_micro_batches
+        total = 0.0
+        for number, (x, y) in enumerate(zip(inputs.chunk(count), targets.chunk(count),
+                                            strict=True)):  # fmt: skip
+            if self.shards and self.mesh.options.zero_stage < 3:
+                is_last = number == count - 1
+                stage.set_requires_gradient_sync(is_last)
+                stage.set_reshard_after_backward(is_last)
+            with self.timed("forward_s"):
+                loss = self.loss(stage(x), y)
+            with self.timed("backward_s"):
+                loss.backward()
+            total += float(loss)
+        return total
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return this rank's part of the mean over all tokens of the step."""
+        stage = self.stages[-1]
+        axes = [axis for axis, _ in stage.splits]
+        each = cross_entropy(logits, targets, int(stage.words[0]), axes)
+        return each.sum() / (self.job.global_batch_size * self.job.sequence_length)
+
+    def _schedule(self) -> Any:
+        """Return the pipeline schedule of PyTorch, with the shapes that stages exchange."""
+        s, mesh, model = self.job.strategy, self.mesh, self.job.model
+        rows, dtype = int(s.micro_batch_size), next(iter(self.parameters.values())).dtype
+        whole = len(mesh.tokens_of(mesh["cp"].index, None, None))
+        rest = torch.empty(rows, len(mesh.tokens), model.hidden_size, dtype=dtype, device="meta")
+        rest.requires_grad_()
+        words = torch.empty(rows, whole, dtype=torch.long, device="meta")
+        found = []
+        for place, stage in zip(self.places, self.stages, strict=True):
+            logits = torch.empty(rows, whole, len(stage.words), dtype=dtype, device="meta")
+            logits.requires_grad_()
+            found.append(_ToldStage(
+                stage, place, int(s.pp * s.num_virtual_stages), self.device, told=mesh.recorder,
+                input_args=words if stage.is_first else rest,
+                output_args=logits if stage.is_last else rest, group=mesh["pp"].group,
+            ))  # fmt: skip
+        kind = mesh.options.schedule
+        made = getattr(schedules, SCHEDULES[kind])
+        is_multiple = issubclass(made, schedules.PipelineScheduleMulti)
+        return made(found if is_multiple else found[0], self.job.num_micro_batches,
+                    loss_fn=self.loss, scale_grads=False)  # fmt: skip
+
+    def _pipelined(self, inputs: Tensor, targets: Tensor) -> float:
+        """Run the micro-batches in the order of the pipeline schedule."""
+        losses: list[Tensor] = []
+        is_first, is_last = self.stages[0].is_first, self.stages[-1].is_last
+        with self.timed("pipeline_s"):
+            self.schedule.step(  # type: ignore[union-attr]
+                *([inputs] if is_first else []),
+                **({"target": targets, "losses": losses} if is_last else {}),
+            )
+        return float(sum(float(loss) for loss in losses))
+
+    def _complete(self) -> None:
+        """Sum the gradients over the axes over which they are still sums."""
+        mesh, phase = self.mesh, Phase.WEIGHT_GRADIENT
+        for name, weight in self.parameters.items():
+            held = self.held[name]
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+            gradient, first = _local(weight.grad)
+            for axis, start, stop in held.sums:
+                rows = slice(max(start - first, 0), max(stop - first, 0))
+                if gradient[rows].numel():
+                    gradient[rows] = mesh[axis].sum(gradient[rows], name, phase)
+            is_sharded = isinstance(weight, DTensor)
+            if not is_sharded:
+                # Stage 0, and experts of which ZeRO has no second copy to shard over.
+                axis = "edp" if held.is_expert else "dp*cp"
+                gradient.copy_(mesh[axis].sum(gradient, name, phase))
+
+    def whole_gradients(self) -> dict[str, Tensor]:
+        """Return the gradient of each weight that this process holds, put together from shards."""
+        return {
+            name: weight.grad.full_tensor() if isinstance(weight.grad, DTensor) else weight.grad
+            for name, weight in self.parameters.items()
+            if weight.grad is not None
+        }
+
+
+class _ToldStage(PipelineStage):
+    """A stage of PyTorch whose sends are told apart: activations, and their gradients."""
+
+    def __init__(self, *args: Any, told: Recorder, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.told = told
+
+    def get_fwd_send_ops(self, *args: Any) -> list[Any]:
+        """Return the sends of activations."""
+        return self._told(super().get_fwd_send_ops(*args), Phase.FORWARD)
+
+    def get_bwd_send_ops(self, *args: Any) -> list[Any]:
+        """Return the sends of gradients."""
+        return self._told(super().get_bwd_send_ops(*args), Phase.INPUT_GRADIENT)
+
+    def _told(self, operations: list[Any], phase: Phase) -> list[Any]:
+        for operation in operations:
+            self.told.expect(operation.tensor, Said("pp", "stage boundary", phase))
+        return operations
+
+
+def _local(gradient: Tensor) -> tuple[Tensor, int]:
+    """Return the shard of a gradient on this process, and its first row in the whole."""
+    if not isinstance(gradient, DTensor):
+        return gradient, 0
+    mesh, rows = gradient.device_mesh, gradient.shape[0]
+    size, index = mesh.size(-1), mesh.get_local_rank(mesh.ndim - 1)
+    return gradient.to_local(), min(-(-rows // size) * index, rows)
+
+
+def _shard(stage: Stage, mesh: Mesh) -> None:
+    """Apply FSDP2: each layer a unit, banks of experts over the copies of the experts."""
+    reshards = mesh.options.zero_stage == 3 and mesh.options.reshard_after_forward
+    of_experts, unsharded = _device_mesh(mesh, "edp_shard"), set()
+    for name, module in stage.named_modules():
+        if name.endswith(".bank"):
+            if of_experts is None:
+                unsharded |= set(module.parameters())
+            else:
+                _unit(module, of_experts, reshards, set())
+    dense = _device_mesh(mesh, "dp_shard*cp")
+    for layer in stage.layers.values():
+        _unit(layer, dense, reshards, unsharded)
+    _unit(stage, dense, reshards, unsharded)
+
+
+def _unit(module: nn.Module, mesh: Any, reshards: bool, unsharded: set[nn.Parameter]) -> None:
+    made: Any = fully_shard(module, mesh=mesh, reshard_after_forward=reshards,
+                            ignored_params=unsharded or None)  # fmt: skip
+    made.set_gradient_divide_factor(1.0)
+    made.set_force_sum_reduction_for_comms(True)
+
+
+def _device_mesh(mesh: Mesh, shards: str) -> DeviceMesh | None:
+    """Return the mesh over which FSDP shards, and replicates beside it; None: one rank."""
+    axis, copies = mesh[shards], mesh["dp_replicate"]
+    kind = "cuda" if torch.cuda.is_available() else "cpu"
+    if axis.size == 1:
+        return None
+    if copies.size == 1:
+        return DeviceMesh.from_group(axis.group, kind)
+    ranks = [group for rank in copies.ranks for group in groups_of(mesh.job, shards)
+             if rank in group]  # fmt: skip
+    return DeviceMesh.from_group([copies.group, axis.group], kind, torch.tensor(ranks),
+                                 mesh_dim_names=("replicate", "shard"))  # fmt: skip
+
+
+class Kept(torch.autograd.graph.saved_tensors_hooks):
+    """Bytes of the activations that are kept for backward passes, each storage once."""
+
+    def __init__(self) -> None:
+        super().__init__(self._keep, lambda kept: kept.tensor)
+        self.counts: Counter[int] = Counter()
+        self.now_bytes = self.peak_bytes = 0
+
+    def _keep(self, tensor: Tensor) -> Any:
+        return _Saved(tensor, self)
+
+
+class _Saved:
+    """A saved tensor that tells when it is let go."""
+
+    def __init__(self, tensor: Tensor, of: Kept) -> None:
+        self.tensor, self.of = tensor, of
+        storage = tensor.untyped_storage()
+        # Weights are leaves, and stay anyway.
+        self.bytes = 0 if tensor.is_leaf and tensor.requires_grad else storage.nbytes()
+        self.key = storage.data_ptr()
+        of.counts[self.key] += 1
+        if of.counts[self.key] == 1:
+            of.now_bytes += self.bytes
+            of.peak_bytes = max(of.peak_bytes, of.now_bytes)
+
+    def __del__(self) -> None:
+        self.of.counts[self.key] -= 1
+        if self.of.counts[self.key] == 0:
+            self.of.now_bytes -= self.bytes

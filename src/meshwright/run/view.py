@@ -1,0 +1,71 @@
+"""The view of a run: whether it is right, the time of its parts, and what was sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshwright.base.units import format_bytes
+from meshwright.run.answer import Executed
+from meshwright.view.parts import Page, Section, Table, Text, Tile, Whole
+from meshwright.view.registry import view
+from meshwright.view.words import counted
+
+
+@view(Executed)
+def executed_page(found: Executed) -> Page:
+    """Return the page of a run."""
+    head = ("phase", "collective", "axis", "calls>", "sent [bytes]", "derived [bytes]", "equal")
+    sent = [
+        (
+            entry.phase,
+            entry.kind,
+            entry.axis,
+            entry.calls,
+            entry.sent_bytes,
+            entry.derived_bytes,
+            "yes" if entry.is_equal else "NO",
+        )
+        for entry in found.sent
+    ]
+    losses = [(step, loss) for step, loss in enumerate(found.losses, 1)]
+    title = f"{found.model}: {found.plan}"
+    number = counted(found.num_processes, "process", "processes")
+    return Page(
+        title=title,
+        subtitle=f"{title}, on {number} ({found.device})",
+        tiles=list(_tiles(found)),
+        sections=[
+            Section("sent", "What was sent in a step, and what do the shardings say?",
+                    [Table(head, sent)] if sent else [Text("One process sends nothing.")]),
+            Section("losses", "How did the loss go?", [Table(("step>", "loss>"), losses)]),
+            Section("notes", "What differs from the plan?",
+                    [Text(note) for note in found.notes] or [Text("Nothing.")]),
+        ],
+    )  # fmt: skip
+
+
+def _tiles(found: Executed) -> Iterator[Tile]:
+    yield Tile("Is it right?", _verdict(found), "", "sent", label="verdict")
+    losses = f"{found.losses[0]:.6g} -> {found.losses[-1]:.6g} in {len(found.losses)} steps"
+    yield Tile("Does it learn?", losses, "", "losses", label="loss")
+    parts = Whole("time of a step", found.time_parts_s, "s")
+    yield Tile("Where does the time go?", f"{found.dtype}, {found.global_batch_size} x "
+               f"{found.sequence_length} tokens", label="time", part=parts)  # fmt: skip
+    memory = f"{format_bytes(found.saved_bytes)} of activations kept on the fullest process"
+    if found.peak_device_bytes is not None:
+        memory += f", {format_bytes(found.peak_device_bytes)} allocated"
+    yield Tile("How much memory?", memory, label="memory")
+    equal = sum(entry.is_equal for entry in found.sent)
+    passes = counted(found.num_stream_passes, "stream pass", "stream passes")
+    streams = f"; {passes}, {found.wrong_passes} wrong" if found.num_stream_passes else ""
+    yield Tile("Is that what was priced?", f"{equal} of {counted(len(found.sent), 'kind')} of "
+               f"collectives equal in bytes{streams}", "", "sent", label="sent")  # fmt: skip
+
+
+def _verdict(found: Executed) -> str:
+    if not found.is_checked:
+        return "it ran; --check compares it with the dense model"
+    errors = f"loss {found.loss_error:.1e}, gradients {found.gradient_error:.1e}"
+    if found.is_right:
+        return f"equal to the dense model: {errors} (at most {found.tolerance:.0e})"
+    return f"NOT equal: {errors} ({found.worst_weight}; at most {found.tolerance:.0e}), see sent"

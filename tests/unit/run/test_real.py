@@ -1,0 +1,171 @@
+"""Plans run for real beside the dense model: losses, gradients, and every send."""
+
+import multiprocessing
+import os
+import signal
+import socket
+import threading
+import time
+
+import pytest
+from hand_made_plans import build
+
+from meshwright.base.errors import MeshwrightError, SpecError
+from meshwright.run.real import execute
+from meshwright.run.scale import job_of
+from meshwright.spec.choices import ContextKind, Recompute, ScheduleKind, Streamed, StreamForm
+
+INPUTS, WEIGHTS, BOTH = Streamed.INPUTS, Streamed.WEIGHTS, Streamed.BOTH
+DAILY = {
+    "tp": ({"tp": 2}, {"sequence_parallel": False}),
+    "tp with sp": ({"tp": 2}, {}),
+    "cp by a ring": ({"cp": 2}, {}),
+    "pp": ({"pp": 2}, {}),
+    "tatp 2": ({"tatp": 2}, {"streamed": WEIGHTS}),
+}
+"""The fastest plans."""
+NIGHTLY = {
+    "dp": ({"dp_shard": 2}, {}),
+    "zero 1": ({"dp_shard": 2}, {"zero_stage": 1}),
+    "zero 3": ({"dp_shard": 2}, {"zero_stage": 3}),
+    "zero 3, weights kept": (
+        {"dp_shard": 2}, {"zero_stage": 3, "reshard_after_forward": False}),
+    "hybrid zero": ({"dp_shard": 2, "dp_replicate": 2}, {"zero_stage": 1}),
+    "ulysses": ({"cp": 2}, {"context_kind": ContextKind.ULYSSES}),
+    "gpipe": ({"pp": 2}, {"schedule": ScheduleKind.GPIPE}),
+    "zero bubble": ({"pp": 2}, {"schedule": ScheduleKind.ZERO_BUBBLE}),
+    "interleaved": ({"pp": 2, "num_virtual_stages": 2}, {"schedule": ScheduleKind.INTERLEAVED}),
+    "full recomputation": ({"tp": 2, "cp": 2}, {"recompute": Recompute.FULL}),
+    "shared key heads": ({"tp": 16}, {}),
+    "weights on a line of 4": ({"tatp": 4}, {"streamed": WEIGHTS}),
+    "inputs on a line of 4": ({"tatp": 4}, {"streamed": INPUTS}),
+    "weights held on a line of 8": (
+        {"tatp": 8}, {"streamed": WEIGHTS, "stream_form": StreamForm.LINE_HOLD}),
+    "inputs on a ring of 3": ({"tatp": 3}, {"streamed": INPUTS, "stream_form": StreamForm.RING}),
+    "weights on a folded ring of 5": (
+        {"tatp": 5}, {"streamed": WEIGHTS, "stream_form": StreamForm.FOLDED_RING}),
+    "weights on a block of 4": (
+        {"tatp": 4}, {"streamed": WEIGHTS, "stream_form": StreamForm.CYCLE}),
+    "inputs on a block of 4, with tp": (
+        {"tatp": 4, "tp": 2}, {"streamed": INPUTS, "stream_form": StreamForm.CYCLE}),
+    "both tensors": ({"tatp": 2, "tp": 2}, {"streamed": BOTH}),
+    "tatp 4 with dp": ({"tatp": 4, "dp_shard": 2}, {"streamed": WEIGHTS, "zero_stage": 1}),
+    "tatp with cp": ({"tatp": 2, "cp": 2}, {"streamed": WEIGHTS}),
+    "tatp with ulysses": (
+        {"tatp": 2, "cp": 2}, {"streamed": WEIGHTS, "context_kind": ContextKind.ULYSSES}),
+    "tp, dp": ({"tp": 2, "dp_shard": 2}, {"zero_stage": 1}),
+    "tp, cp, dp": ({"tp": 2, "cp": 2, "dp_shard": 2}, {"zero_stage": 3}),
+    "pp, tp, dp": ({"pp": 2, "tp": 2, "dp_shard": 2}, {"zero_stage": 1}),
+}  # fmt: skip
+EXPERTS = {
+    "ep": ({"dp_shard": 2, "ep": 2}, {"zero_stage": 1}),
+    "ep without zero": ({"dp_replicate": 4, "ep": 2}, {"zero_stage": 0}),
+    "ep, copies sharded": ({"dp_shard": 4, "ep": 2}, {"zero_stage": 3}),
+    "ep, tp": ({"dp_shard": 2, "tp": 2, "ep": 2}, {"zero_stage": 1}),
+}
+
+
+def assert_right(found):
+    """Assert that a run equals the dense model, and its sends those derived and enumerated."""
+    assert found.is_checked
+    assert found.loss_error <= found.tolerance
+    assert found.gradient_error <= found.tolerance, found.worst_weight
+    assert [entry for entry in found.sent if not entry.is_equal] == []
+    assert found.wrong_passes == 0
+    assert found.is_right
+
+
+def run(degrees, options, model="llama3-8b", **more):
+    plan = build(degrees, options, model=model, batch=16)
+    return execute(plan, checks=True, **({"dtype": "fp64", "steps": 5} | more))
+
+
+@pytest.mark.parametrize("name", DAILY)
+def test_a_plan_trains_as_the_dense_model(name):
+    found = run(*DAILY[name])
+    assert found.tolerance == 1e-9
+    assert len(found.losses) == 5
+    assert_right(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NIGHTLY)
+def test_more_plans_train_as_the_dense_model(name):
+    assert_right(run(*NIGHTLY[name]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXPERTS)
+def test_experts_train_as_the_dense_model(name):
+    assert_right(run(*EXPERTS[name], model="mixtral-8x7b"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["gpt2-medium", "qwen3-8b", "gemma2-9b", "olmo2-7b"])
+def test_models_of_other_families(model):
+    """Tied embeddings, learned positions, biases, norms on heads and behind branches."""
+    assert_right(run({"tp": 2, "cp": 2}, {}, model))
+
+
+@pytest.mark.slow
+def test_single_precision():
+    found = run({"tp": 2, "dp_shard": 2}, {"zero_stage": 3}, dtype="fp32")
+    assert found.tolerance == 1e-4
+    assert_right(found)
+
+
+def test_a_killed_process_ends_the_run_with_its_name():
+    plan = build({"dp_shard": 2}, {}, batch=16)
+    killed = []
+
+    def kill():
+        deadline = time.monotonic() + 60.0
+        while time.monotonic() < deadline:
+            if len(found := multiprocessing.active_children()) == 2:
+                time.sleep(1.0)
+                killed.append(time.monotonic())
+                os.kill(found[1].pid, signal.SIGKILL)
+                return
+            time.sleep(0.05)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(MeshwrightError, match=r"process 1 of 2 \(dp_shard 1\) was killed by sig"):
+        execute(plan, steps=10_000)
+    killer.join()
+    assert time.monotonic() - killed[0] < 10.0
+
+
+def test_a_busy_port_is_named():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        one.listen()
+        with pytest.raises(SpecError, match=f"port {one.getsockname()[1]} is in use"):
+            execute(build({"tp": 2}, {}, batch=16), port=one.getsockname()[1])
+
+
+def test_wrong_processes_of_torchrun_are_named(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.delenv("MASTER_PORT", raising=False)
+    with pytest.raises(SpecError) as told:
+        execute(build({"tp": 2}, {}, batch=16))
+    assert [fault.path for fault in told.value.faults] == ["MASTER_PORT", "WORLD_SIZE"]
+    assert "found 3, the plan as run has 2" in str(told.value)
+
+
+def test_what_cannot_be_run_is_refused_at_once():
+    plan = build({"tp": 2, "pp": 2}, {"sequence_parallel": False}, model="gpt2-medium", batch=16)
+    with pytest.raises(SpecError, match="tied embedding"):
+        job_of(plan)
+
+
+def test_degrees_are_halved_until_they_fit():
+    plan = build({"tp": 8, "pp": 4, "dp_shard": 4}, {"zero_stage": 1}, batch=128)
+    job = job_of(plan)
+    assert job.num_processes == 8
+    assert (job.strategy.tp, job.strategy.pp, job.strategy.dp_shard) == (2, 2, 2)
+    assert "tp 8 -> 2" in job.notes[0]
+    with pytest.raises(SpecError, match="each axis in use needs two"):
+        job_of(plan, most_processes=4)
