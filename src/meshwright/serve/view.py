@@ -422,6 +422,7 @@ def _tiles_of_workers(plan: DisaggregatedPlan, launch_command: str) -> Iterator[
         f"{format_number(best.requests_per_s)} requests/s",
         "time", "good", "FITS",
     )  # fmt: skip
+    yield Tile("Which workers are best?", best.text, "", "plan", label="plan")
     yield Tile("Why not workers that do both?", verdict(plan), "", "others", label="mixed")
     yield Tile("What does it cost?", per_million_tokens(best.cost_usd_per_million_tokens, None),
                rent_rate(plan.system.chip, best.num_devices_used), label="cost")  # fmt: skip

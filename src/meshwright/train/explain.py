@@ -58,7 +58,8 @@ def explain(plan: Plan, placer: Placer = CLOSED_FORM) -> Explanation:
     faults = check_problem(problem, plan.best.strategy, plan.best.plan_options)
     if faults:
         raise SpecError(faults, origin=plan.best.text)
-    whys = [compared(f"the runner-up {n}", plan.best, c) for n, c in enumerate(plan.runners_up, 2)]
+    whys = [compared(f"plan {n} of the ranking", plan.best, candidate)
+            for n, candidate in enumerate(plan.runners_up, 2)]  # fmt: skip
     impossible: dict[str, str] = {}
     every = _every_family(placer.space(problem, Choices()))
     for name, choice, values in missing_features(

@@ -219,7 +219,7 @@ def trade(ours: Estimate, theirs: Estimate) -> tuple[str, str]:
     """Return the gain and the loss of another plan: time, memory of the fullest device."""
     slower = theirs.step_time_s / ours.step_time_s - 1.0
     more = theirs.memory_bytes - ours.memory_bytes
-    memory = f"{format_bytes(abs(more))} {'more' if more > 0 else 'less'} memory"
+    memory = f"{abs(more) / 2**30:,.1f} GiB {'more' if more > 0 else 'less'} memory"
     return (
         "as fast" if abs(slower) < SAME else slower_in_words(slower),
         "as much memory" if abs(more) < 2**30 / 20 else memory,
