@@ -60,20 +60,14 @@ def has_expert_ranks(launches: Launches | None, stage: int, s: StrategyColumns) 
              "dp_replicate": np.ones(len(s.tp)) if stage else s.dp}  # fmt: skip
     room = np.prod([ranks[axis] for axis in launches.expert_axes], axis=0)
     found &= room % (s.ep * s.etp) == 0
-    if launches.experts_fill_tensor:
-        found &= (s.ep == 1) | (s.ep % s.tp == 0)
     return found
 
 
-def has_shards(launches: Launches | None, hidden_size: int, s: StrategyColumns) -> BoolArray:
+def has_shards(launches: Launches | None, s: StrategyColumns) -> BoolArray:
     """Return the rows with a division of replicas into shards that a framework supports."""
-    found = np.ones(len(s.tp), dtype=bool)
-    if launches is None:
-        return found
-    if launches.replicas_need_shards:
-        found &= (s.tp * s.cp == 1) | (s.dp_replicate == 1) | (s.dp_shard > 1)
-    if launches.shards_divide_hidden:
-        found &= hidden_size % s.dp_shard == 0
+    if launches is None or not launches.replicas_need_shards:
+        return np.ones(len(s.tp), dtype=bool)
+    found: BoolArray = (s.tp * s.cp == 1) | (s.dp_replicate == 1) | (s.dp_shard > 1)
     return found
 
 
@@ -408,10 +402,10 @@ CHOICES: tuple[Rule, ...] = (
         "shards", "strategy.dp_shard",
         "the framework divides replicas into shards in this way",
         lambda case, known: (
-            (case.plan_options.zero_stage > 0) & ~has_shards(known, case.model.hidden_size, case.s)
+            (case.plan_options.zero_stage > 0) & ~has_shards(known, case.s)
         ),
         "has no {dp_shard} shards of dp for {dp_replicate} replicas, tp {tp}, cp {cp}", (),
-        "dp_shard over all of dp, or a divisor of the hidden size",
+        "dp_shard over all of dp",
     ),
     _rule(
         "experts", "strategy.ep",

@@ -210,8 +210,6 @@ class Launches(Declaration):
     """Stages where tp is used beside dp or cp; None: ``zero_stages``."""
     replicas_need_shards: bool = False
     """Whether replicas beside tp or cp need more than one shard of dp."""
-    shards_divide_hidden: bool = False
-    """Whether shards of weights divide the hidden size."""
     drops_gathered_weights: tuple[bool, ...] = (True,)
     """Whether full sharding gathers weights again for the backward pass."""
     overlaps_data_parallel: tuple[bool, ...] = (True, False)
@@ -232,8 +230,6 @@ class Launches(Declaration):
     )  # fmt: skip
     """Axes with ranks that experts divide again; whole replicas only where ZeRO leaves them
     whole."""
-    experts_fill_tensor: bool = False
-    """Whether experts are spread over all of tp before they are over other axes."""
     whole_kv_heads: bool = False
     """Whether tp divides the heads of keys and values; otherwise ranks may share one."""
     context_kinds: tuple[Literal["ring", "ulysses"], ...] = ()

@@ -220,7 +220,7 @@ def num_divisions(space: SearchSpace, columns: StrategyColumns) -> tuple[FloatAr
 
 def is_divided(space: SearchSpace, columns: StrategyColumns) -> BoolArray:
     """Return the rows with replicas that the framework divides into shards in this way."""
-    found = has_shards(space.launches, space.problem.model.hidden_size, columns)
+    found = has_shards(space.launches, columns)
     return found & has_expert_ranks(space.launches, 1, columns)
 
 

@@ -12,7 +12,6 @@ from functools import partial
 
 from meshwright.base.errors import Fault
 from meshwright.catalog import maxtext_models, megatron_models, torchtitan_models
-from meshwright.catalog.config_json import config_of
 from meshwright.sharding.strategy import Offload, PlanOptions, Recompute, Strategy
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
@@ -195,21 +194,6 @@ def _maxtext_faults(asked: Written) -> Iterator[Fault]:
     yield from maxtext_models.model_refusals(asked.model)
 
 
-def _jax_faults(asked: Written) -> Iterator[Fault]:
-    """Yield models with layers that the program lacks."""
-    config = config_of(asked.model)
-    if config is None:
-        message = f"{asked.model.name} has layers that are not written"
-        yield Fault("model", message, "a plain Llama")
-        return
-    has_bias = config.get("attention_bias") or config.get("mlp_bias")
-    if has_bias or config.get("mlp_only_layers"):
-        message = "biases, or dense layers between those with experts, are not written"
-        yield Fault("model", message, "--framework megatron")
-    if config.get("sliding_window") and asked.system.chip.vendor == "Google":
-        yield Fault("model", "the kernel of TPUs has no window", "--framework maxtext")
-
-
 _MIXED: Limits = partial(optimizer_faults, preset="fsdp-mixed", needed_bytes=16.0)
 """Optimizer with FP32 parameters, gradients and two moments of AdamW."""
 _GPT: Limits = partial(mask_faults, reason="GPT models mask causally")
@@ -225,6 +209,5 @@ WRITTEN: dict[str, tuple[Limits, ...]] = {
         partial(optimizer_faults, preset="deepspeed-adam", needed_bytes=16.0), trainer_faults,
     ),
     "maxtext": (_maxtext_faults, _CAUSAL),
-    "jax": (_MIXED, _jax_faults, partial(mask_faults, reason="the program masks causally")),
 }  # fmt: skip
 """Limits of the export to each framework."""

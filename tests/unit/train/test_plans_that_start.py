@@ -60,7 +60,7 @@ def test_on_a_torus_of_tpus_what_starts_leads():
     assert not streamed.best.launches_with
     assert found.best.launches_with
     assert found.best.placement is not None
-    assert "with jax" in text_of(found.page())
+    assert "with maxtext" in text_of(found.page())
     reach = [
         entry.estimate.interval_s[1] / entry.estimate.step_time_s
         for entry in (found.best, streamed.best)
