@@ -8,11 +8,11 @@ from typing import Literal, TypeVar
 
 from meshwright.base.errors import Fault, SpecError, UnsupportedError
 from meshwright.base.registry import Registry
-from meshwright.frameworks.reading.given import Given, Options, Tree
+from meshwright.frameworks.reading.given import Given, Options
 from meshwright.frameworks.reading.job import Setting
 from meshwright.frameworks.reading.launchers import Launch
 from meshwright.frameworks.refusals import framework_refusals
-from meshwright.frameworks.table import Table, load_table
+from meshwright.frameworks.table import Table, load_table, shows
 from meshwright.train.answer import Plan
 
 Files = Mapping[str, str] | Mapping[str, bytes]
@@ -53,11 +53,13 @@ class Framework:
 
     def starts(self, launch: Launch, given: Given) -> bool:
         """Return whether a command is this program."""
-        return False
+        words = {f"@word.{place}": word for place, word in enumerate(launch.words)}
+        around = {"@program": launch.program.lower(), "@launcher": launch.launcher, **words}
+        return shows(self.table.starts, around | {name: given.peek(name) for name in given})
 
-    def holds(self, tree: Tree) -> bool:
-        """Return whether a tree is a file of this program."""
-        return False
+    def holds(self, stated: Mapping[str, object]) -> bool:
+        """Return whether a tree with these names and values is a file of this program."""
+        return shows(self.table.holds, stated)
 
     def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
         """Return the framework, and options of this program; faults are kept in ``given``."""

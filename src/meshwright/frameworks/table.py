@@ -6,6 +6,7 @@ are YAML files beside the irregular rules of their framework, ``programs/NAME.ya
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -99,6 +100,10 @@ class Table:
     """Name of the program whose files are read."""
     written: str = ""
     """Name and version of the program whose files are written."""
+    starts: tuple[str, ...] = ()
+    """Signs of a command that is this program; :func:`shows` reads them."""
+    holds: tuple[str, ...] = ()
+    """Signs of a tree that is a file of this program."""
     rows: tuple[Row, ...] = ()
     model_rows: tuple[Row, ...] = ()
     """Options of the model, behind the others."""
@@ -159,6 +164,8 @@ def load_table(name: str) -> Table:
     return Table(
         title=tree["title"],
         written=tree.get("written", ""),
+        starts=tuple(tree.get("starts", ())),
+        holds=tuple(tree.get("holds", ())),
         rows=(*starmap(_row, tree.get("rows", {}).items()), *below.rows),
         model_rows=tuple(starmap(_row, tree.get("model_rows", {}).items())),
         renamed=tree.get("renamed", {}),
@@ -173,6 +180,25 @@ def load_table(name: str) -> Table:
         recipes=tree.get("recipes", {}),
         ignored=(*below.ignored, *names_of(tree.get("ignored", ""))),
     )  # fmt: skip
+
+
+def shows(signs: Iterable[str], stated: Mapping[str, object]) -> bool:
+    """Return whether names with their values have one of the signs of a program.
+
+    A sign is words that all apply. ``name`` and ``name=value`` are patterns, of ``a|b`` one
+    applies, of ``!a`` none.
+    """
+    return any(all(_applies(word, stated) for word in sign.split()) for sign in signs)
+
+
+def _applies(word: str, stated: Mapping[str, object]) -> bool:
+    if word.startswith("!"):
+        return not _applies(word[1:], stated)
+    return any(
+        not value or fnmatch.fnmatchcase(str(stated[found]), value)
+        for name, _, value in (one.partition("=") for one in word.split("|"))
+        for found in fnmatch.filter(stated, name)
+    )
 
 
 def names_of(stated: str | Iterable[object]) -> tuple[str, ...]:

@@ -23,9 +23,8 @@ from meshwright.frameworks.programs.transformers import (
     gather,
     read_gathered,
 )
-from meshwright.frameworks.reading.given import Given, Options, Tree
+from meshwright.frameworks.reading.given import Given, Options
 from meshwright.frameworks.reading.job import Setting
-from meshwright.frameworks.reading.launchers import Launch
 from meshwright.frameworks.refusals import asked, framework_refusals
 from meshwright.sharding.strategy import Offload, Recompute
 from meshwright.train.answer import Plan
@@ -56,17 +55,6 @@ PRECISIONS = {
 @framework("axolotl", reads="axolotl", writes="axolotl")
 class Axolotl(Transformers):
     """A job of axolotl, and its YAML file."""
-
-    def starts(self, launch: Launch, given: Given) -> bool:
-        """Return whether a command is this program."""
-        return launch.program == "axolotl" or launch.program.startswith("axolotl.cli")
-
-    def holds(self, tree: Tree) -> bool:
-        """Return whether a tree is a file of this program."""
-        return "base_model" in tree and bool(
-            {"micro_batch_size", "gradient_accumulation_steps", "datasets", "sequence_len"}
-            & set(tree)
-        )
 
     def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
         """Return the framework, and options of this program."""

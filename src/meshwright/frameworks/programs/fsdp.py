@@ -20,9 +20,9 @@ from meshwright.frameworks.launch import (
     plan_launch,
     torchrun_words,
 )
-from meshwright.frameworks.reading.given import Given, Options, Tree
+from meshwright.frameworks.reading.given import Given, Options
 from meshwright.frameworks.reading.job import Setting
-from meshwright.frameworks.reading.launchers import Devices, Launch
+from meshwright.frameworks.reading.launchers import Devices
 from meshwright.frameworks.reading.stages import stage_choices
 from meshwright.frameworks.words import words_of
 from meshwright.sharding.space import order_name
@@ -36,14 +36,6 @@ class Fsdp(Framework):
     """A script for ``torchrun``: mesh, groups, wrappers, recomputation, pipeline."""
 
     catalog = "fsdp"
-
-    def starts(self, launch: Launch, given: Given) -> bool:
-        """Return whether a command is this program."""
-        return {"NUM_DEVICES", "ZERO_STAGE"} <= set(given)
-
-    def holds(self, tree: Tree) -> bool:
-        """Return whether a tree has the constants of such a script."""
-        return {"NUM_DEVICES", "ZERO_STAGE", "MESH"} <= set(tree)
 
     def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
         """Return the framework, and options of this program."""

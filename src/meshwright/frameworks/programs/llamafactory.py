@@ -6,16 +6,14 @@ Source: hiyouga/LLaMA-Factory 0.9.5 (2026-05), ``src/llamafactory/hparams/*_args
 
 from __future__ import annotations
 
-from meshwright.base.files import TREES
 from meshwright.frameworks.framework import framework
 from meshwright.frameworks.programs.transformers import (
     Transformers,
     gather,
     read_gathered,
 )
-from meshwright.frameworks.reading.given import Given, Options, Tree
+from meshwright.frameworks.reading.given import Given, Options
 from meshwright.frameworks.reading.job import Setting
-from meshwright.frameworks.reading.launchers import Launch
 
 STAGES = {"pt": True, "sft": False}
 """Stages that are read, and whether each packs its sequences by default (``parser.py``)."""
@@ -24,18 +22,6 @@ STAGES = {"pt": True, "sft": False}
 @framework("llamafactory", reads="llamafactory")
 class LlamaFactory(Transformers):
     """A job of LLaMA-Factory."""
-
-    def starts(self, launch: Launch, given: Given) -> bool:
-        """Return whether a command is this program."""
-        is_script = launch.program.endswith("src/train.py")
-        return launch.program == "llamafactory-cli" or (
-            is_script and any(word.endswith(TREES) for word in launch.words)
-        )
-
-    def holds(self, tree: Tree) -> bool:
-        """Return whether a tree is a file of this program."""
-        named = {"finetuning_type", "infer_backend", "cutoff_len", "export_dir"} & set(tree)
-        return bool(named) and bool({"model_name_or_path", "model_class"} & set(tree))
 
     def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
         """Return the framework, and options of this program."""

@@ -24,9 +24,9 @@ from meshwright.frameworks.launch import (
     plan_launch,
     shell_script,
 )
-from meshwright.frameworks.reading.given import Given, Options, Tree, of_tree
+from meshwright.frameworks.reading.given import Given, Options, of_tree
 from meshwright.frameworks.reading.job import Setting
-from meshwright.frameworks.reading.launchers import Devices, Launch
+from meshwright.frameworks.reading.launchers import Devices
 from meshwright.frameworks.reading.models import catalog_twin, known_model
 from meshwright.frameworks.table import Value, assigned
 from meshwright.frameworks.words import words_of
@@ -75,18 +75,6 @@ class MaxText(Framework):
     """A training job of MaxText, and a shell script that starts it on one host."""
 
     catalog = "maxtext"
-
-    def starts(self, launch: Launch, given: Given) -> bool:
-        """Return whether a command is this program."""
-        return "maxtext" in launch.program.lower() or any(
-            name.startswith(("ici_", "dcn_")) for name in given
-        )
-
-    def holds(self, tree: Tree) -> bool:
-        """Return whether a tree has names of MaxText."""
-        return "per_device_batch_size" in tree or any(
-            key.startswith(("ici_", "dcn_")) for key in tree
-        )
 
     def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
         """Return the framework, and options of this program."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import groupby
 
 from meshwright.base.budget import Budget, as_mapping
@@ -70,6 +70,8 @@ OF_DIST = ("use_megatron_fsdp", "use_torch_fsdp2", "use_tp_pp_dp_mapping",
 OTHERS = ("pretrain_t5", "pretrain_bert", "pretrain_vlm", "pretrain_vision", "pretrain_ict",
           "pretrain_retro", "pretrain_mimo", "multimodal")  # fmt: skip
 """Programs of Megatron-LM that train other kinds of models."""
+PROGRAMS = ("pretrain_gpt", "pretrain_mamba", "pretrain_llama")
+"""Programs of Megatron-LM that a few options start."""
 DIMS = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups",
         "num_experts", "moe_ffn_hidden_size", "moe_router_topk", "vocab_size")  # fmt: skip
 
@@ -87,21 +89,8 @@ class Megatron(Framework):
 
     def starts(self, launch: Launch, given: Given) -> bool:
         """Return whether a command is this program."""
-        name = base_name(launch.program)
-        if {"model.tensor_model_parallel_size", "recipe"} & set(given) or _recipe_of(given):
-            return True
-        return "tensor_model_parallel_size" in given or (
-            name.startswith(("pretrain_gpt", "pretrain_mamba", "pretrain_llama")) and len(given) > 4
-        )
-
-    def holds(self, tree: Tree) -> bool:
-        """Return whether a tree has the sections or the words of Megatron."""
-        sections = {"MODEL_ARGS", "language_model", "model_parallel"}
-        model = tree.get("model")
-        is_bridge = isinstance(model, Mapping) and "tensor_model_parallel_size" in model
-        is_bridge |= bool(_recipe_of(of_tree(tree))) or "recipe" in tree
-        is_own = "tensor_model_parallel_size" in tree and "model_name_or_path" not in tree
-        return bool(sections & set(tree)) or is_bridge or is_own
+        is_own = base_name(launch.program).startswith(PROGRAMS)
+        return super().starts(launch, given) or (is_own and len(given) > 4)
 
     def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
         """Return the framework, and options of this program."""

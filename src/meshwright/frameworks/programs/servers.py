@@ -21,9 +21,9 @@ from meshwright.base.errors import UnsupportedError
 from meshwright.catalog.workloads import load_server
 from meshwright.frameworks.framework import Framework, framework, readers
 from meshwright.frameworks.launch import on_one_line
-from meshwright.frameworks.reading.given import Given, Options, Tree, of_tree
+from meshwright.frameworks.reading.given import Given, Options, of_tree
 from meshwright.frameworks.reading.job import Setting
-from meshwright.frameworks.reading.launchers import Devices, Launch
+from meshwright.frameworks.reading.launchers import Devices
 from meshwright.frameworks.reading.models import known_model
 from meshwright.frameworks.table import Value, Words, dashed
 from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
@@ -235,18 +235,6 @@ class Vllm(Server):
     }
     drafts = "--speculative-config"
 
-    def starts(self, launch: Launch, given: Given) -> bool:
-        """Return whether a command is this program."""
-        return launch.program == "vllm" or launch.program.startswith("vllm.")
-
-    def holds(self, tree: Tree) -> bool:
-        """Return whether a tree is a file of ``vllm serve --config``."""
-        return (
-            "max_model_len" in tree
-            or "gpu_memory_utilization" in tree
-            or ({"max-model-len", "gpu-memory-utilization"} & set(tree) != set())
-        )
-
     def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
         """Return the server, and options of this program."""
         found = self.stated(given, setting) | {"server": "vllm"}
@@ -288,14 +276,6 @@ class Sglang(Server):
         role: ("--disaggregation-mode", role) for role in ("prefill", "decode")
     }
 
-    def starts(self, launch: Launch, given: Given) -> bool:
-        """Return whether a command is this program."""
-        return launch.program.startswith("sglang")
-
-    def holds(self, tree: Tree) -> bool:
-        """Return whether a tree is a file of ``launch_server --config``."""
-        return "mem_fraction_static" in tree or "mem-fraction-static" in tree
-
     def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
         """Return the server, and options of this program."""
         found = self.stated(given, setting) | {"server": "sglang"}
@@ -335,14 +315,6 @@ class TensorRtLlm(Server):
 
     config_options = ("extra_llm_api_options", "config")
     program = f"trtllm-serve {_MODEL}"
-
-    def starts(self, launch: Launch, given: Given) -> bool:
-        """Return whether a command is this program."""
-        return launch.program == "trtllm-serve" or launch.program.startswith("tensorrt_llm")
-
-    def holds(self, tree: Tree) -> bool:
-        """Return whether a tree has options of its LLM API."""
-        return "kv_cache_config" in tree
 
     def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
         """Return the server, and options of this program."""

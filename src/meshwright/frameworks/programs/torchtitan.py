@@ -23,9 +23,8 @@ from meshwright.frameworks.launch import (
     shell_script,
     torchrun_words,
 )
-from meshwright.frameworks.reading.given import Given, Options, Tree, of_tree
+from meshwright.frameworks.reading.given import Given, Options, of_tree
 from meshwright.frameworks.reading.job import Setting
-from meshwright.frameworks.reading.launchers import Launch
 from meshwright.frameworks.reading.models import stated_model
 from meshwright.frameworks.table import Value, Words
 from meshwright.frameworks.torchtitan_models import OWN_CONFIG, OWN_MODULE, own_module
@@ -48,18 +47,6 @@ class Torchtitan(Framework):
     """A training job of torchtitan, and a shell script that starts ``torchtitan.train``."""
 
     catalog = "torchtitan"
-
-    def starts(self, launch: Launch, given: Given) -> bool:
-        """Return whether a command is this program."""
-        named = "torchtitan" in launch.program or launch.program.endswith("run_train.sh")
-        return named or any(name.startswith("parallelism.") for name in given)
-
-    def holds(self, tree: Tree) -> bool:
-        """Return whether a tree has the sections of torchtitan."""
-        model = tree.get("model")
-        if str(tree.get("_target_", "")).endswith(("Trainer.Config", "JobConfig")):
-            return True
-        return "parallelism" in tree or (isinstance(model, Mapping) and "flavor" in model)
 
     def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
         """Return the framework, and options of this program."""

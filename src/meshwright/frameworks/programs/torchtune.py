@@ -6,7 +6,7 @@ Source: pytorch/torchtune 0.6.1 (2025-04, the last release), ``recipes/*_finetun
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from meshwright.base.errors import Fault
 from meshwright.base.files import TREES
@@ -15,9 +15,8 @@ from meshwright.frameworks.framework import Framework, framework
 from meshwright.frameworks.hugging_face import adapters_of
 from meshwright.frameworks.launch import degrees, header, host_words, plan_launch, shell_script
 from meshwright.frameworks.reading.adapters import adapter_options
-from meshwright.frameworks.reading.given import Given, Options, Tree, of_tree
+from meshwright.frameworks.reading.given import Given, Options, of_tree
 from meshwright.frameworks.reading.job import Setting
-from meshwright.frameworks.reading.launchers import Launch
 from meshwright.frameworks.reading.models import known_model
 from meshwright.frameworks.refusals import framework_refusals
 from meshwright.frameworks.words import words_of
@@ -38,16 +37,6 @@ class Torchtune(Framework):
             f"{family}-{size}": f"{family.replace('.', '_')}/{size.upper()}_lora"
             for family, sizes in self.table.maps["sizes"].items() for size in sizes.split()
         }  # fmt: skip
-
-    def starts(self, launch: Launch, given: Given) -> bool:
-        """Return whether a command is this program."""
-        return "_finetune_" in launch.program and "config" in given
-
-    def holds(self, tree: Tree) -> bool:
-        """Return whether a tree is a configuration of a recipe."""
-        model = tree.get("model")
-        component = model.get("_component_") if isinstance(model, Mapping) else None
-        return str(component).startswith("torchtune.")
 
     def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
         """Return the framework, and options of this program."""

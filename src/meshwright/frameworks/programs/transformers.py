@@ -15,9 +15,9 @@ from pathlib import Path
 
 from meshwright.frameworks.framework import Framework, framework
 from meshwright.frameworks.reading.adapters import adapter_options
-from meshwright.frameworks.reading.given import Given, Options, Statement, Tree, of_tree
+from meshwright.frameworks.reading.given import Given, Options, Statement, of_tree
 from meshwright.frameworks.reading.job import Setting
-from meshwright.frameworks.reading.launchers import Devices, Launch
+from meshwright.frameworks.reading.launchers import Devices
 from meshwright.frameworks.reading.models import known_model
 from meshwright.frameworks.table import load_table
 from meshwright.spec.model import ModelSpec
@@ -40,20 +40,6 @@ class Transformers(Framework):
     """A training job of Hugging Face's Trainer, under accelerate or DeepSpeed."""
 
     is_general = True
-
-    def starts(self, launch: Launch, given: Given) -> bool:
-        """Return whether a command is this program."""
-        is_deepspeed = launch.launcher == "deepspeed" or "deepspeed" in given
-        is_trainer = "per_device_train_batch_size" in given or "per_device_batch_size" in given
-        is_trainer = is_trainer and "run_name" not in launch.program
-        if "maxtext" in launch.program.lower():
-            return False
-        is_trainer |= launch.program == "trl"
-        return is_trainer or is_deepspeed or launch.launcher == "accelerate"
-
-    def holds(self, tree: Tree) -> bool:
-        """Return whether a tree is of a trainer, of accelerate or of DeepSpeed."""
-        return bool(_part(tree))
 
     def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
         """Return the framework, and options of this program."""
@@ -84,18 +70,6 @@ def read_gathered(given: Given, setting: Setting) -> tuple[str, Options]:
     given.refuse_unless("ds.communication_data_type", used, why="messages of another type are not "
                         "read", fix=used)  # fmt: skip
     return framework, options
-
-
-def _part(tree: Tree) -> str:
-    """Return the kind of a tree: ``ds``, ``accelerate``, ``trainer``; empty: none of them."""
-    keys = set(tree)
-    if keys & {"zero_optimization", "train_micro_batch_size_per_gpu"} or (
-        "train_batch_size" in keys and keys & {"fp16", "bf16", "optimizer"}
-    ):
-        return "ds"
-    if "distributed_type" in keys or ("compute_environment" in keys):
-        return "accelerate"
-    return "trainer" if "per_device_train_batch_size" in keys else ""
 
 
 def gather(given: Given, setting: Setting) -> None:

@@ -18,6 +18,7 @@ from meshwright.frameworks.reading.given import (
     Statement,
     Tree,
     canonical,
+    names_in,
     of_tree,
     of_words,
 )
@@ -203,6 +204,12 @@ def _reader_of(launch: Launch, given: Given) -> str | None:
     return _own([name for name in readers if readers[name].starts(launch, given)])
 
 
+def _holders(tree: Tree) -> list[str]:
+    """Return the readers of which a tree is a file."""
+    stated = names_in(tree)
+    return [name for name, reader in readers.items() if reader.holds(stated)]
+
+
 def _own(names: Sequence[str]) -> str | None:
     """Return the reader of a program rather than that of the program under it."""
     kinds = {name: type(readers[name]) for name in sorted(names, key=_is_general)}
@@ -240,7 +247,7 @@ def _tree_of(module: PythonFile, named: str | None) -> Options:
     """
     trees = {
         name: tree for name, tree in module.trees().items()
-        if any(reader.holds(tree) for reader in readers.values())
+        if _holders(tree)
     }  # fmt: skip
     if named is None and len(trees) == 1:
         named = next(iter(trees))
@@ -266,7 +273,7 @@ def _tree_job(files: _Files, variables: Mapping[str, str], origin: str) -> tuple
         every[name] = [_tree_of(module, variables.get("CONFIG"))]
     for file, trees in every.items():
         for tree in trees:
-            reader = _own([name for name in readers if readers[name].holds(tree)])
+            reader = _own(_holders(tree))
             if reader is None and (unread := unread_tree(tree)):
                 raise SpecError(unread.fault, origin=file)
             if reader is None:

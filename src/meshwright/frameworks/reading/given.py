@@ -405,6 +405,17 @@ def of_tree(tree: Tree, place: str = "") -> Given:
     return Given(Statement(name, value, place or None) for name, value in _leaves(tree))
 
 
+def names_in(tree: Tree, before: str = "") -> Options:
+    """Return the value of each name of a tree, as it is looked up; sections have names too."""
+    found: Options = {}
+    for key, value in tree.items():
+        name = f"{before}{canonical(str(key))}"
+        found[name] = value
+        if isinstance(value, Mapping):
+            found |= names_in(value, f"{name}.")
+    return found
+
+
 def _leaves(tree: Tree, before: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in tree.items():
         name = f"{before}{key}"
