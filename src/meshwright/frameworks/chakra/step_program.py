@@ -10,13 +10,13 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 
 import numpy as np
 
-from meshwright.base.arrays import IntArray, ceil_div
+from meshwright.base.arrays import IntArray, Num, ceil_div, number_at
 from meshwright.cost.memory import parameters_on_device
 from meshwright.cost.pipeline import micro_batches, send_bytes
 from meshwright.cost.problem import Problem
@@ -31,20 +31,16 @@ from meshwright.sharding.local_sizes import degree_of
 from meshwright.sharding.strategy import PlanOptions, Recompute, Strategy, StreamForm
 from meshwright.spec.collective import CollectiveKind
 from meshwright.streams.forms import enumerate_rounds, streams
+from meshwright.wafer.messages import (
+    DATA_AXES,
+    EXPERT_DATA_AXES,
+    HeldParams,
+    MessageOf,
+    data_messages,
+)
 
 PARTNER_AXES = ("pp", "tatp")
 """Axes with messages between ranks."""
-
-
-@dataclass(frozen=True)
-class HeldParameters:
-    """Parameters of one kind that a device holds of a piece, and the axes that share them."""
-
-    kind: str
-    params: float
-    shard: str
-    replicate: str
-    everyone: str
 
 
 class DataParallelState:
@@ -53,20 +49,17 @@ class DataParallelState:
     def __init__(self, problem: Problem, plan_options: PlanOptions, strategy: Strategy) -> None:
         self.problem, self.plan_options, self.strategy = problem, plan_options, strategy
         self.optimizer = problem.workload.optimizer
+        self.exchanges = tuple(map(self._exchanges, range(len(problem.pieces))))
+        """Of each piece: all-gathers of parameters, reduce-scatters and sums of gradients."""
 
-    def held(self, index: int) -> tuple[HeldParameters, ...]:
-        """Return the parameters of a piece on one device, outside of routed experts and in them."""
+    def held(self, index: int) -> HeldParams[float]:
+        """Return the parameters of a piece on one device."""
         piece = self.problem.pieces[index]
         dense, expert = parameters_on_device(piece, self.plan_options, self.strategy)
         is_second = piece is self.problem.graph.head and self.strategy.pp == 1
         if self.problem.graph.tied and is_second:
             dense = dense - self.table_params
-        return (
-            HeldParameters(
-                "weights", float(dense), "dp_shard*cp", "dp_replicate", "dp_replicate*dp_shard*cp"
-            ),
-            HeldParameters("expert weights", float(expert), "edp_shard", "edp_replicate", "edp"),
-        )
+        return HeldParams(float(dense), float(expert))
 
     @property
     def table_params(self) -> float:
@@ -74,25 +67,11 @@ class DataParallelState:
         rows = ceil_div(self.problem.model.vocab_size, self.strategy.tp * self.strategy.tatp)
         return float(rows * self.problem.model.hidden_size)
 
-    def gathers(self, index: int) -> list[RankExchange]:
-        """Return the all-gathers of the whole parameters of a piece."""
-        word = self.optimizer.gathered_bytes_per_param(self.plan_options.zero_stage)
-        kind = CollectiveKind.ALL_GATHER
-        return [
-            RankExchange(f"{held.kind} {kind}", kind, held.shard, held.params * word, is_early=True)
-            for held in self.held(index)
-            if held.params
-        ]
-
-    def scatters(self, index: int) -> list[RankExchange]:
-        """Return the reduce-scatters of the gradients of a piece over the shards."""
-        return self._reductions(index, CollectiveKind.REDUCE_SCATTER, is_shard=False)
-
-    def sums(self, index: int) -> list[RankExchange]:
-        """Return the all-reduces of gradients over replicas: of all, or of shards under ZeRO."""
-        return self._reductions(
-            index, CollectiveKind.ALL_REDUCE, is_shard=self.plan_options.zero_stage > 0
-        )
+    def _exchanges(self, index: int) -> tuple[list[RankExchange], ...]:
+        held = self.held(index)
+        parts = data_messages(self.problem, self.plan_options, self.strategy, held)
+        return tuple([_of_state(message) for message in part if message.num_bytes]
+                     for part in parts)  # fmt: skip
 
     def tied_sum(self) -> RankExchange:
         """Return the sum of the gradient of a tied table over both ends of the pipeline."""
@@ -100,32 +79,26 @@ class DataParallelState:
         word = self.optimizer.reduced_gradient_bytes_per_param
         return RankExchange(f"table gradient {kind}", kind, PIPELINE_ENDS, self.table_params * word)
 
-    def _reductions(
-        self, index: int, kind: CollectiveKind, *, is_shard: bool
-    ) -> list[RankExchange]:
-        word = self.optimizer.reduced_gradient_bytes_per_param
-        found = []
-        for held in self.held(index):
-            axis = held.shard if kind is CollectiveKind.REDUCE_SCATTER else held.everyone
-            num_bytes = held.params * word
-            if is_shard:
-                axis = held.replicate
-                num_bytes = num_bytes / degree_of(held.shard, self.strategy)
-            if held.params:
-                found.append(RankExchange(f"{held.kind} gradient {kind}", kind, axis, num_bytes))
-        return found
-
     def update(self, indices: Sequence[int]) -> RankWork:
         """Return the update of the parameters of some pieces: the traffic of the optimizer."""
         is_sharded = self.plan_options.zero_stage > 0
         params = sum(
-            held.params / (degree_of(held.shard, self.strategy) if is_sharded else 1.0)
-            for index in indices
-            for held in self.held(index)
+            held / (degree_of(shard, self.strategy) if is_sharded else 1.0)
+            for piece in map(self.held, indices)
+            for held, shard in ((piece.dense, DATA_AXES[0]), (piece.expert, EXPERT_DATA_AXES[0]))
         )
         traffic_bytes = params * self.optimizer.step_traffic_bytes_per_param
         seconds = traffic_bytes / float(self.problem.rates.memory_bytes_per_s)
         return RankWork("update", 0.0, traffic_bytes, seconds)
+
+
+def _of_state(message: MessageOf[Num]) -> RankExchange:
+    """Return a message of parameters or of their gradients as a collective."""
+    what = "expert weights" if message.axis in EXPERT_DATA_AXES else "weights"
+    is_gather = message.kind is CollectiveKind.ALL_GATHER
+    name = f"{what} {'' if is_gather else 'gradient '}{message.kind}"
+    size = number_at(message.num_bytes)
+    return RankExchange(name, message.kind, message.axis, size, is_early=is_gather)
 
 
 class StepProgram:
@@ -263,7 +236,7 @@ class _RankWriter:
             label = f"F{task.micro_batch} {place}"
             self.recorder.begin_piece()
             if self.zero_stage == 3 or (self.zero_stage > 0 and task.micro_batch == 0):
-                self._exchange(label, self.state.gathers(index))
+                self._exchange(label, self.state.exchanges[index][0])
             self._play(label, self.program.steps(place, index, TaskKind.FORWARD))
         self._send(task, task.position, "activations")
 
@@ -276,7 +249,7 @@ class _RankWriter:
             label = f"{task.kind}{task.micro_batch} {place}"
             self.recorder.begin_piece()
             if gathers:
-                self._exchange(label, self.state.gathers(index))
+                self._exchange(label, self.state.exchanges[index][0])
             self._play(label, self.program.steps(place, index, task.kind))
             if task.kind in _COMPLETE:
                 self._sum_gradients(label, index, is_last=is_last)
@@ -302,10 +275,11 @@ class _RankWriter:
 
     def _sum_gradients(self, label: str, index: int, *, is_last: bool) -> None:
         """Write down the sums over data axes: after each backward pass, or after the last one."""
+        _, scatters, sums = self.state.exchanges[index]
         if self.zero_stage >= 2 or (self.zero_stage == 1 and is_last):
-            self._exchange(label, self.state.scatters(index), holds_up=False)
+            self._exchange(label, scatters, holds_up=False)
         if is_last:
-            self._exchange(label, self.state.sums(index), holds_up=False)
+            self._exchange(label, sums, holds_up=False)
             self.complete_gradients += self.recorder.arrived
 
     def _receive(self, task: PassTask, boundary: int, stage: int, what: str) -> None:

@@ -15,7 +15,7 @@ from meshwright.cost.communication import Collectives
 from meshwright.cost.layer import PricedPiece, op_cost
 from meshwright.cost.operator import OpCost
 from meshwright.cost.problem import Problem
-from meshwright.cost.streaming import stream_links
+from meshwright.cost.streaming import call_word_bytes, stream_links
 from meshwright.graph.op import Op, OpKind, Phase
 from meshwright.graph.recompute import repeated_ops
 from meshwright.schedule.pipeline_schedules import TaskKind
@@ -184,13 +184,8 @@ class Pieces:
         """Return the bytes of the full tensor of a call on one rank [bytes]."""
         problem = self.problem
         sizes = problem.bound_sizes(problem.pieces[index], self.strategy.micro_batch_size)
-        word = problem.rates.activation_bytes
-        if call.of_weight and call.streamed:
-            is_gradient = call.kind is CollectiveKind.REDUCE_SCATTER
-            gradient = problem.workload.optimizer.reduced_gradient_bytes_per_param
-            word = gradient if is_gradient else problem.rates.matmul_word_bytes
-        elif call.tensor.word_bytes is not None:
-            word = call.tensor.word_bytes
+        gradient = problem.workload.optimizer.reduced_gradient_bytes_per_param
+        word = call_word_bytes(call, problem.rates, gradient)
         return float(word * local_elements(call.tensor, call.split, sizes, self.strategy))
 
 

@@ -173,11 +173,11 @@ def update_bytes(what, plan_options, program, rank):
     is_sharded = plan_options.zero_stage > 0
     total = 0.0
     for index in pieces_of(program, rank):
-        dense_part, expert_part = program.state.held(index)
+        held = program.state.held(index)
         s = program.strategy
         shards = s.dp_shard * s.cp if is_sharded else 1
         expert_shards = max(shards * s.tp / (s.ep * s.etp), 1) if is_sharded else 1
-        total += dense_part.params / shards + expert_part.params / expert_shards
+        total += held.dense / shards + held.expert / expert_shards
     return total * what.workload.optimizer.step_traffic_bytes_per_param
 
 
