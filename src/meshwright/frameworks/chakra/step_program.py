@@ -23,7 +23,7 @@ from meshwright.cost.problem import Problem
 from meshwright.frameworks.chakra.groups import PIPELINE_ENDS, RankMesh
 from meshwright.frameworks.chakra.recorder import Form, TraceRecorder, write_stream
 from meshwright.frameworks.chakra.steps import Pieces, RankExchange, RankWork, Step
-from meshwright.frameworks.chakra.wire import Groups, Node, SharedTrace, varint
+from meshwright.frameworks.chakra.wire import Groups, Node, SharedTrace
 from meshwright.schedule.pipeline_schedules import TaskKind, schedules
 from meshwright.schedule.tasks import NONE, PassTask, pass_tasks
 from meshwright.sharding.dealing import dealt_layers
@@ -132,19 +132,10 @@ class StepProgram:
         return {name: members for members, name in self.mesh.names.items()}
 
     def program_of(self, rank: int) -> tuple[object, ...]:
-        """Return a key that is equal for ranks that run the same program, in any group.
+        """Return the stage and the place in a stream, by which ranks run the same program."""
+        return tuple(self.mesh.coordinate(rank, axis) for axis in PARTNER_AXES)
 
-        The stage, the place in a stream, and the number of bytes of each partner's number.
-        """
-        widths = tuple(len(varint(partner)) for partner in self._partners(rank))
-        places = tuple(self.mesh.coordinate(rank, axis) for axis in PARTNER_AXES)
-        return (*places, *widths)
-
-    def partners_as(self, rank: int, other: int) -> dict[int, int]:
-        """Return the partners of another rank by those of a rank that runs the same program."""
-        return dict(zip(self._partners(rank), self._partners(other), strict=True))
-
-    def _partners(self, rank: int) -> list[int]:
+    def partners(self, rank: int) -> list[int]:
         """Return the ranks that a rank exchanges messages with, itself among them."""
         return [partner for axis in PARTNER_AXES for partner in self.mesh.along(rank, axis)]
 
@@ -355,8 +346,8 @@ class TraceFiles(Mapping[str, bytes]):
         first = self._first[rank]
         if self._made is None or self._made[0] != first:
             self._made = first, SharedTrace(program.nodes(first))
-        groups_as = program.mesh.groups_as(first, rank)
-        trace = self._made[1].of(groups_as, program.partners_as(first, rank))
+        partners = zip(program.partners(first), program.partners(rank), strict=True)
+        trace = self._made[1].of(program.mesh.groups_as(first, rank), dict(partners))
         return gzip.compress(trace, LEVEL, mtime=0)
 
     def __iter__(self) -> Iterator[str]:

@@ -11,13 +11,10 @@ Source: mlcommons/chakra, schema/protobuf/et_def.proto; protobuf encoding guide 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
-import numpy as np
-
-from meshwright.base.arrays import IntArray
 from meshwright.spec.collective import CollectiveKind
 
 
@@ -122,13 +119,6 @@ def _attribute(name: str, field: int, value: int | str) -> bytes:
     return _bytes(_ATTRIBUTE, _bytes(1, name.encode()) + content)
 
 
-def encoded_trace(nodes: Iterable[Node]) -> Iterator[bytes]:
-    """Yield the records of one rank: the version of the schema, then each node."""
-    yield delimited(_bytes(1, SCHEMA_VERSION.encode()))
-    for node in nodes:
-        yield delimited(_head(node) + _tail(node))
-
-
 def _head(node: Node) -> bytes:
     """Return the fields that all nodes of one kind and size share."""
     kind, duration, attributes = _described(node)
@@ -158,18 +148,12 @@ _NUMBER_KEY = varint(_NUMBER << 3)
 
 
 class SharedTrace:
-    """The trace of a rank, for all ranks that run the same program in other groups.
-
-    Names of groups have the same number of digits for all of them, and ranks the same number of
-    bytes.
-    """
+    """The trace of a rank, for all ranks that run the same program in other groups."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
-        records = [delimited(_bytes(1, SCHEMA_VERSION.encode()))]
-        at = len(records[0])
-        heads: dict[tuple[object, ...], bytes] = {}
-        groups: list[tuple[int, int]] = []
-        ends: list[tuple[int, int]] = []
+        self._heads: dict[tuple[object, ...], Node] = {}
+        """A node with each head that stands in the trace."""
+        self._records: list[tuple[tuple[object, ...], bytes]] = []
         for node in nodes:
             if isinstance(node, Compute):
                 key: tuple[object, ...] = (node.num_ops, node.tensor_bytes, node.duration_us)
@@ -177,43 +161,32 @@ class SharedTrace:
                 key = (node.kind, node.num_bytes, node.group_size, node.group)
             else:
                 key = (node.source, node.destination, node.num_bytes, node.tag, node.is_send)
-            if key not in heads:
-                heads[key] = _head(node)
-            head = heads[key]
-            record = head + _tail(node)
-            length = varint(len(record))
-            at += len(length) + len(head)
-            if isinstance(node, Collective) and node.group is not None:
-                groups.append((at, node.group))
-            elif isinstance(node, TraceMessage):
-                _, destination, *behind = (_attribute(*one) for one in _ends(node))
-                after = at - sum(map(len, behind))
-                ends += ((after, node.destination), (after - len(destination), node.source))
-            records += (length, record)
-            at += len(record) - len(head)
-        self._content = np.frombuffer(b"".join(records), dtype=np.uint8)
-        self._groups, self._ends = _by_value(groups), _by_value(ends)
+            self._heads.setdefault(key, node)
+            self._records.append((key, _tail(node)))
 
     def of(self, groups: Mapping[int, int], ranks: Mapping[int, int]) -> bytes:
-        """Return the trace of another rank: its groups and its partners by those of the first."""
-        content = self._content.copy()
-        for places, renamed, written in (
-            (self._groups, groups, lambda name: str(name).encode()), (self._ends, ranks, varint)
-        ):  # fmt: skip
-            for value, after in places.items():
-                old, new = written(value), written(renamed[value])
-                assert len(old) == len(new)
-                for index, byte in enumerate(new):
-                    content[after - len(new) + index] = byte
-        return content.tobytes()
+        """Return the trace of a rank: the version of the schema, then each node.
+
+        Parameters
+        ----------
+        groups, ranks
+            Groups and partners of the rank, by those of the first rank.
+        """
+        heads = {key: _head(_of_rank(node, groups, ranks)) for key, node in self._heads.items()}
+        parts = [delimited(_bytes(1, SCHEMA_VERSION.encode()))]
+        for key, tail in self._records:
+            head = heads[key]
+            parts += (varint(len(head) + len(tail)), head, tail)
+        return b"".join(parts)
 
 
-def _by_value(places: Iterable[tuple[int, int]]) -> dict[int, IntArray]:
-    """Return the number of bytes before each value."""
-    found: dict[int, list[int]] = {}
-    for after, value in places:
-        found.setdefault(value, []).append(after)
-    return {value: np.array(after) for value, after in found.items()}
+def _of_rank(node: Node, groups: Mapping[int, int], ranks: Mapping[int, int]) -> Node:
+    """Return a node with the group or the partners of another rank."""
+    if isinstance(node, Collective) and node.group is not None:
+        return replace(node, group=groups[node.group])
+    if isinstance(node, TraceMessage):
+        return replace(node, source=ranks[node.source], destination=ranks[node.destination])
+    return node
 
 
 _Attributes = list[tuple[str, int, int | str]]
