@@ -348,7 +348,10 @@ def write_whole(path: Path, content: str | bytes, *, force: bool = False) -> Non
     write_all(path.parent, {path.name: content}, force=force)
 
 
-def write_all(folder: Path, files: Mapping[str, str | bytes], *, force: bool = False) -> list[Path]:
+def write_all(
+    folder: Path, files: Mapping[str, str | bytes], *, force: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Path]:  # fmt: skip
     """Write files into a folder, which is created if it is missing, and return their paths.
 
     They take their names in one step when all are on the disk: a kill leaves the old ones or the
@@ -359,6 +362,8 @@ def write_all(folder: Path, files: Mapping[str, str | bytes], *, force: bool = F
     ----------
     files
         Content by name; large files may be made when they are asked for.
+    progress
+        Function called with the number of files written, and the number of those to write.
 
     Raises
     ------
@@ -372,12 +377,12 @@ def write_all(folder: Path, files: Mapping[str, str | bytes], *, force: bool = F
     _refuse([paths[name] for name in new], force=force)
     if len(new) > 1 and not folder.exists():
         with _fresh(folder) as place:
-            write_all(place, files)
+            write_all(place, files, progress=progress)
         return [*paths.values()]
     for parent in dict.fromkeys(paths[name].parent for name in new):
         parent.mkdir(parents=True, exist_ok=True)
     with _moving(folder, force) as opened:
-        for name in new:
+        for number, name in enumerate(new, 1):
             with opened(paths[name]) as file:
                 content = _encoded(files[name])
                 file.write(content)
@@ -385,6 +390,8 @@ def write_all(folder: Path, files: Mapping[str, str | bytes], *, force: bool = F
                     mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
                     os.fchmod(file.fileno(), mode | (mode & 0o444) >> 2)
                 _to_disk(file)
+            if progress is not None:
+                progress(number, len(new))
     return [*paths.values()]
 
 

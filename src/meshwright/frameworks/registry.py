@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from meshwright.base.errors import Fault, UnsupportedError
@@ -77,7 +77,7 @@ def export(
     Parameters
     ----------
     progress
-        Function called with the number of files made, and the number of all files.
+        Function called with the number of files written, and the number of those to write.
 
     Raises
     ------
@@ -87,25 +87,4 @@ def export(
         When a file is in the way.
     """
     files = rendered(plan, target, launcher)
-    counted = files if progress is None else _Counted(files, progress)
-    return write_all(Path(folder), counted, force=force)
-
-
-class _Counted(Mapping[str, str | bytes]):
-    """Files that report the number of those made."""
-
-    def __init__(self, files: Files, progress: Callable[[int, int], None]) -> None:
-        self._files, self._progress = files, progress
-        self._made: set[str] = set()
-
-    def __getitem__(self, name: str) -> str | bytes:
-        content = self._files[name]
-        self._made.add(name)
-        self._progress(len(self._made), len(self._files))
-        return content
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)
+    return write_all(Path(folder), files, force=force, progress=progress)

@@ -169,8 +169,8 @@ def _degrees(given: Given, setting: Setting, stated: Options) -> Options:
 
 def _batch(given: Given, setting: Setting, stated: Options, options: Options) -> Options:
     """Return the batch: that of a device times devices, with accumulation."""
-    each, again, length = stated["device_batch"], stated["accumulation"], stated["seq"]
-    found: Options = {"seq": length}
+    each, again = stated["device_batch"], stated["accumulation"]
+    found: Options = {"seq": stated["seq"], "steps": stated["steps"]}
     world = setting.world(given, "the batch of a step is that of a device times devices")
     if not world:
         _pipeline_parts(given, stated["pipeline_parts"], options, 0)
@@ -184,8 +184,6 @@ def _batch(given: Given, setting: Setting, stated: Options, options: Options) ->
     if again > 1 and parts > 1:
         given.notes.append("accumulated batches are priced as one pass through the pipeline")
     found |= {"global_batch": whole, "micro_batch_size": max(1, int(micro) // parts)}
-    if (steps := stated["steps"]) and steps > 0:
-        found["tokens"] = steps * whole * length
     return found
 
 

@@ -10,7 +10,6 @@ Source: megatron-core 0.19.2, ``megatron/training/arguments.py``, ``TransformerC
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from itertools import groupby
@@ -18,7 +17,6 @@ from itertools import groupby
 from meshwright.base.budget import Budget, as_mapping
 from meshwright.base.errors import Fault, SpecError, nearest
 from meshwright.base.units import whole_number
-from meshwright.catalog.huggingface.family import MOST_LAYERS
 from meshwright.catalog.megatron_models import VANILLA, biases
 from meshwright.catalog.recipes import recipes
 from meshwright.catalog.workloads import load_optimizer
@@ -37,6 +35,7 @@ from meshwright.frameworks.reading.given import Given, Options, Tree, of_tree
 from meshwright.frameworks.reading.job import Setting
 from meshwright.frameworks.reading.launchers import Launch
 from meshwright.frameworks.reading.models import catalog_twin, known_model, tokenizer_size
+from meshwright.frameworks.reading.python import PythonFile
 from meshwright.frameworks.reading.shell import base_name
 from meshwright.frameworks.reading.stages import lengths_of, pipeline_layout, stage_choices
 from meshwright.frameworks.table import Value, Words, dashed, load_table
@@ -395,14 +394,11 @@ def layout_lengths(text: str, layers: str = "t") -> list[int] | None:
 
 def _batch(given: Given, stated: Options) -> Options:
     """Return the batch of a step, its sequences, and the tokens of the whole run."""
-    batch, length = stated["global_batch"], stated["seq"]
-    found: Options = {
-        "global_batch": batch, "micro_batch_size": stated["micro_batch_size"], "seq": length,
-    }  # fmt: skip
-    if length and stated["samples"]:
-        found["tokens"] = stated["samples"] * length
-    elif length and batch and stated["steps"]:
-        found["tokens"] = stated["steps"] * batch * length
+    found = {name: stated[name] for name in ("global_batch", "micro_batch_size", "seq")}
+    if stated["seq"] and stated["samples"]:
+        found["tokens"] = stated["samples"] * stated["seq"]
+    else:
+        found["steps"] = stated["steps"]
     if (ramp := given.value("rampup_batch_size")) is not None:
         found["batch_ramp"] = ",".join(re.findall(r"\d+", str(ramp).replace("_", "")))
     if given.flag("reset_attention_mask"):
@@ -722,30 +718,12 @@ def layer_pattern(frequency: object, num_layers: int) -> list[int] | None:
     if (every := whole_number(text)) is not None:
         return [int(index % max(1, every) == 0) for index in range(num_layers)]
     try:
-        holds = _list_of(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, RecursionError):
+        holds = PythonFile(f"HOLDS = {text.strip()}", "moe_layer_freq").scope["HOLDS"]
+    except SpecError:
         return None
-    return holds if len(holds) == num_layers and set(holds) <= {0, 1} else None
-
-
-def _list_of(node: ast.expr) -> list[int]:
-    """Return a list that is written as a sum of repeated lists."""
-    if isinstance(node, ast.List):
-        return [
-            one.value for one in node.elts
-            if isinstance(one, ast.Constant) and isinstance(one.value, int)
-        ]  # fmt: skip
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return _list_of(node.left) + _list_of(node.right)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        count, part = node.right, node.left
-        if isinstance(part, ast.Constant):
-            count, part = part, count
-        if isinstance(count, ast.Constant) and isinstance(count.value, int):
-            values = _list_of(part)
-            if len(values) * count.value <= MOST_LAYERS:
-                return values * count.value
-    raise ValueError(ast.dump(node))
+    if not isinstance(holds, list) or len(holds) != num_layers:
+        return None
+    return holds if all(one in (0, 1) for one in holds) else None
 
 
 def _vocabulary(given: Given, stated: Options) -> int | None:

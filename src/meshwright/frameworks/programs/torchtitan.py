@@ -162,7 +162,8 @@ def _batch(given: Given, found: Options, options: Options) -> Options:
         local = max(1, tokens // length)
     of_ranks = local * options["dp"]
     batch = whole if whole > 0 else of_ranks
-    answer = {"global_batch": batch, "seq": length, "micro_batch_size": local}
+    answer = {"global_batch": batch, "seq": length, "micro_batch_size": local,
+              "steps": found["steps"]}  # fmt: skip
     if options["pp"] > 1:
         parts = found["pipeline_parts"]
         micro = max(1, local // parts) if parts else found["pipeline_micro_batch_size"] or 1
@@ -176,8 +177,6 @@ def _batch(given: Given, found: Options, options: Options) -> Options:
                          f"{whole} is not dp {options['dp']} x local_batch_size {local}: "
                          "pipelines that accumulate are not read",
                          f"local_batch_size {whole // options['dp'] or 1}")  # fmt: skip
-    if found["steps"]:
-        answer["tokens"] = found["steps"] * batch * length
     return answer
 
 

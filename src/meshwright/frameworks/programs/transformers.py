@@ -347,10 +347,7 @@ def _batch(given: Given, setting: Setting, stated: Options, options: Options) ->
     found["global_batch"] = whole
     if each is None and whole is not None and setting.num_devices:
         found["micro_batch_size"] = max(1, whole // (setting.num_devices // split) // (again or 1))
-    found["seq"] = length
-    steps = stated["steps"]
-    if steps and steps > 0 and whole and length:
-        found["tokens"] = steps * whole * length
+    found |= {"seq": length, "steps": stated["steps"]}
     packing = given.flag("packing", "sample_packing", "neat_packing", "packing_samples")
     if length and not packing:
         given.notes.append(f"every sequence is priced as long as the longest: {length} tokens")

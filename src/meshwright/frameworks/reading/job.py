@@ -113,7 +113,7 @@ def job_of(reader: Framework, given: Given, setting: Setting, origin: str) -> Jo
     ignored = given.rest(reader.ignored)
     if faults := list(dict.fromkeys(given.faults)):
         raise SpecError(faults, origin=origin)
-    options = _sharded({key: value for key, value in options.items() if value is not None})
+    options = _settled({key: value for key, value in options.items() if value is not None})
     if (precision := options.get("precision")) in ("fp32", "tf32") and setting.launch is not None:
         options["precision"] = _as_libraries_are_told(precision, setting.launch.variables)
     for name, option in _NEEDED[reader.kind].items():
@@ -124,7 +124,10 @@ def job_of(reader: Framework, given: Given, setting: Setting, origin: str) -> Jo
                tuple(dict.fromkeys(given.missing)), tuple(dict.fromkeys(given.notes)))  # fmt: skip
 
 
-def _sharded(options: Options) -> Options:
-    """Return options in which ZeRO over one shard of each replica is none, as it starts."""
+def _settled(options: Options) -> Options:
+    """Return options with the tokens of all steps; ZeRO over one shard of each replica is none."""
+    steps = options.pop("steps", 0)
+    if steps > 0 and {"global_batch", "seq"} <= options.keys():
+        options["tokens"] = steps * options["global_batch"] * options["seq"]
     is_whole = options.get("dp_shard") == options.get("cp", 1) == 1 != options.get("dp")
     return {**options, "zero_stage": "0"} if is_whole else options
