@@ -17,7 +17,7 @@ from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
@@ -41,7 +41,7 @@ def write_trace(
     *,
     num_bytes: FloatArray | None = None,
     routes: Routes | None = None,
-    notes: Mapping[str, Any] | None = None,
+    notes: Mapping[str, object] | None = None,
     node_names: Sequence[str] | None = None,
     link_names: Sequence[str] | None = None,
     force: bool = False,
@@ -71,7 +71,7 @@ def write_trace(
 
 
 def write_step_trace(
-    timeline: StepTimeline, path: Path, *, notes: Mapping[str, Any] | None = None,
+    timeline: StepTimeline, path: Path, *, notes: Mapping[str, object] | None = None,
     force: bool = False,
 ) -> None:  # fmt: skip
     """Write a step over time as a trace, whole or not at all; compressed where it ends in .gz.
@@ -158,7 +158,7 @@ def write_flow_trace(
 
 
 def _write_whole(
-    path: Path, events: Iterator[str], notes: Mapping[str, Any], *, force: bool
+    path: Path, events: Iterator[str], notes: Mapping[str, object], *, force: bool
 ) -> None:
     """Write a trace, whole or not at all; compressed where the name ends in .gz."""
     with writing(path, force=force) as file:
@@ -169,7 +169,9 @@ def _write_whole(
             _write(file, events, notes)
 
 
-def _write(file: BinaryIO | gzip.GzipFile, events: Iterator[str], notes: Mapping[str, Any]) -> None:
+def _write(
+    file: BinaryIO | gzip.GzipFile, events: Iterator[str], notes: Mapping[str, object]
+) -> None:
     """Write the object: its notes, then the events block by block."""
     file.write(f'{{"displayTimeUnit":"ns","otherData":{json.dumps(notes)},"traceEvents":['.encode())
     separator = "\n"

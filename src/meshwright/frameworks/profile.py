@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
@@ -149,13 +149,13 @@ def read_profile(path: Path) -> Profile:
     )  # fmt: skip
 
 
-def _events(path: Path) -> Iterator[Any]:
+def _events(path: Path) -> Iterator[object]:
     """Yield the events of a trace one by one, without reading all of it."""
     with opened(path, most_bytes=MOST_BYTES) as file:
         yield from _entries(io.TextIOWrapper(file, encoding="utf-8-sig"))
 
 
-def _entries(file: IO[str]) -> Iterator[Any]:
+def _entries(file: IO[str]) -> Iterator[object]:
     """Yield the entries of the array of events in a text."""
     text = file.read(CHUNK)
     start = r"\s*\[" if text.lstrip()[:1] == "[" else r'"traceEvents"\s*:\s*\['
@@ -184,7 +184,7 @@ def _entries(file: IO[str]) -> Iterator[Any]:
         index += 1
 
 
-def _keep(found: _Found, event: Any, index: int) -> None:
+def _keep(found: _Found, event: object, index: int) -> None:
     """Keep the time of an event, as a step or as work."""
     if not isinstance(event, dict):
         message = f"found {type(event).__name__}, expected an object"
@@ -211,13 +211,17 @@ _LATEST_US = 1e24
 """Latest time of an event that a clock can have [us]."""
 
 
-def _span(event: Mapping[str, Any], index: int) -> tuple[float, float]:
+def _span(event: Mapping[str, object], index: int) -> tuple[float, float]:
     """Return the begin and the end of an event [us]."""
     values = []
     for name in ("ts", "dur"):
-        value: Any = event.get(name)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not abs(value) < _LATEST_US or (name == "dur" and value < 0):
+        value = event.get(name)
+        least = 0.0 if name == "dur" else -_LATEST_US
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not (least <= value < _LATEST_US)
+        ):
             what = "is missing" if value is None else f"found {shown(value)}"
             message = f"{what}, expected microseconds"
             raise SpecError(Fault(f"traceEvents[{index}].{name}", message))
@@ -225,7 +229,7 @@ def _span(event: Mapping[str, Any], index: int) -> tuple[float, float]:
     return values[0], values[0] + values[1]
 
 
-def kind_of(name: str, args: Any, *, on_device: bool) -> Work:
+def kind_of(name: str, args: object, *, on_device: bool) -> Work:
     """Return the kind of a kernel or an operator by its name."""
     if _OF_LIBRARIES.search(name):
         stated = args.get("Collective name") if isinstance(args, Mapping) else None

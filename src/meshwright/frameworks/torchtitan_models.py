@@ -7,7 +7,6 @@ Source: torchtitan 0.3.0, ``torchtitan/models/*/__init__.py`` and ``*/config_reg
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from meshwright.catalog.config_json import config_of
 from meshwright.frameworks.launch import num_experts
@@ -196,7 +195,7 @@ def own_module(plan: Plan) -> str:
     )
 
 
-def _literal(config: Mapping[str, Any]) -> str:
+def _literal(config: Mapping[str, object]) -> str:
     lines = [f'    "{name}": {value!r},'.replace("'", '"') for name, value in config.items()]
     return "\n".join(["{", *lines, "}"])
 

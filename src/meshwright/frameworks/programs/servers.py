@@ -153,11 +153,6 @@ def _world(given: Given, setting: Setting, found: Options) -> None:
     setting.num_devices = setting.num_devices or setting.devices.count
 
 
-def _has_experts(model: object) -> bool:
-    """Return whether a model that was read has experts."""
-    return any(kind.experts for kind in getattr(model, "layer_kinds", ()))
-
-
 def _worker(given: Given, found: Options, option: str, role: str) -> None:
     """Read the role of a worker: prefill or decode.
 
@@ -172,6 +167,20 @@ def _worker(given: Given, found: Options, option: str, role: str) -> None:
 _ROLES = {"kv_producer": "prefill", "kv_consumer": "decode"}
 
 
+def _object(given: Given, option: str, field: str, kind: type) -> Options | None:
+    """Return the JSON object of an option; None: it is not stated, or has no such field."""
+    text = given.text(option)
+    try:
+        stated = {} if text is None else json.loads(text)
+    except ValueError:
+        stated = None
+    if isinstance(stated, dict) and isinstance(stated.get(field), kind):
+        return stated
+    if text is not None:
+        given.refuse(option, f"is no JSON object with {field}")
+    return None
+
+
 def _transfer(given: Given, setting: Setting, found: Options) -> None:
     """Read the transfer of caches between workers of prefill and of decode.
 
@@ -181,15 +190,8 @@ def _transfer(given: Given, setting: Setting, found: Options) -> None:
     Source: vLLM 0.33, ``config/kv_transfer.py``.
     """
     option = "kv_transfer_config"
-    text = given.text(option)
-    if text is None:
-        return
-    try:
-        stated = json.loads(text)
-    except ValueError:
-        stated = None
-    if not isinstance(stated, dict) or not isinstance(stated.get("kv_connector"), str):
-        given.refuse(option, "is no JSON object with kv_connector")
+    stated = _object(given, option, "kv_connector", str)
+    if stated is None:
         return
     of_head = setting.launch.role if setting.launch is not None else ""
     _worker(given, found, option, _ROLES.get(str(stated.get("kv_role")), of_head))
@@ -201,15 +203,8 @@ def _drafts(given: Given) -> Options:
     Source: vLLM 0.33 ``config/speculative.py``. No file states the share of accepted drafts.
     """
     option, known = "speculative_config", ("method", "model", "num_speculative_tokens")
-    text = given.text(option)
-    if text is None:
-        return {}
-    try:
-        stated = json.loads(text)
-    except ValueError:
-        stated = None
-    if not isinstance(stated, dict) or not isinstance(stated.get("num_speculative_tokens"), int):
-        given.refuse(option, "is no JSON object with num_speculative_tokens")
+    stated = _object(given, option, "num_speculative_tokens", int)
+    if stated is None:
         return {}
     others = [name for name in stated if name not in known]
     method, name = str(stated.get("method", "draft_model")), str(stated.get("model", ""))
@@ -241,7 +236,7 @@ class Vllm(Server):
         tp, dp = found["tp"], found.pop("joined")
         ep = tp * dp if found.pop("has_expert_axis") else 1
         found |= {"dp": dp, "ep": ep}
-        if ep == 1 and dp > 1 and (found["model"] is None or _has_experts(found["model"])):
+        if ep == 1 and dp > 1 and (found["model"] is None or found["model"].has_experts):
             # FusedMoEParallelConfig.make (vLLM 0.33, fused_moe/config.py): experts are split inside
             found["etp"] = tp * dp
         _world(given, setting, found)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from meshwright.base.budget import Budget
 from meshwright.base.errors import Fault, SpecError
@@ -17,6 +16,7 @@ from meshwright.frameworks.reading.given import (
     Options,
     Statement,
     Tree,
+    any_of,
     canonical,
     names_in,
     of_tree,
@@ -154,22 +154,18 @@ def _launches(
     if not distinct:
         return None
     launch, script, devices, place = next(iter(distinct.values()))
-    return replace(launch, copies=_copies([one[0] for one in found])), script, devices, place
+    ports = {of_words(one[0].words)[0].peek("port") for one in found}  # one of each copy
+    return replace(launch, copies=len(ports)), script, devices, place
 
 
-def _identity(launch: Launch, files: _Files) -> tuple[Any, ...]:
+def _identity(launch: Launch, files: _Files) -> tuple[object, ...]:
     """Return a key that differs between jobs: the program, and the options that are read."""
     given, loose = _options_of(launch, files)
     reader = readers[_reader_of(launch, given) or ""]
-    stated = (one for one in given.statements if not given.is_among(one, reader.ignored))
-    options = sorted((canonical(one.option), str(one.value)) for one in stated)
+    is_ignored = any_of(reader.ignored).match
+    stated = [(canonical(one.option), str(one.value)) for one in given.statements]
+    options = sorted(pair for pair in stated if not is_ignored(pair[0]))
     return launch.program, loose, tuple(options)
-
-
-def _copies(launches: Sequence[Launch]) -> int:
-    """Return the number of copies of a server: one for each port."""
-    ports = {of_words(launch.words)[0].peek("port") for launch in launches}
-    return max(1, len(ports))
 
 
 def _started(
@@ -212,16 +208,15 @@ def _holders(tree: Tree) -> list[str]:
 
 def _own(names: Sequence[str]) -> str | None:
     """Return the reader of a program rather than that of the program under it."""
-    kinds = {name: type(readers[name]) for name in sorted(names, key=_is_general)}
+    kinds = {
+        name: type(readers[name])
+        for name in sorted(names, key=lambda name: readers[name].is_general)
+    }
     return next(
         (name for name, kind in kinds.items()
          if not any(issubclass(other, kind) for other in kinds.values() if other is not kind)),
         None,
     )  # fmt: skip
-
-
-def _is_general(name: str) -> bool:
-    return readers[name].is_general
 
 
 def _options_of(launch: Launch, files: _Files) -> tuple[Given, tuple[str, ...]]:

@@ -61,7 +61,7 @@ class OpenOption(Fault):
 
 
 @cache
-def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
+def any_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
     """Return the regular expression of names that match one of the shell patterns."""
     return re.compile("|".join(map(fnmatch.translate, patterns)) or r"(?!)")
 
@@ -318,11 +318,6 @@ class Given:
         """Return the statements of the files that were taken."""
         return tuple(one for name, one in self._taken.items() if name not in self._implied)
 
-    @staticmethod
-    def is_among(one: Statement, patterns: Iterable[str]) -> bool:
-        """Return whether a statement has one of the names, or fits one of their patterns."""
-        return _any_of(tuple(patterns)).match(canonical(one.option)) is not None
-
     def rest(self, patterns: Iterable[str]) -> tuple[Statement, ...]:
         """Return the statements ignored by the list of a reader; all others become faults.
 
@@ -340,7 +335,7 @@ class Given:
         for name, one in self._statements.items():
             if name in self._taken:
                 continue
-            if one.value is None or _any_of(known).match(name):
+            if one.value is None or any_of(known).match(name):
                 ignored.append(one)
             else:
                 section = name.partition(".")[0]

@@ -11,7 +11,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from meshwright.base.budget import as_list, as_mapping
 from meshwright.base.errors import Fault, MeshwrightError, SpecError
@@ -136,10 +136,12 @@ def launch_of(
         elif name == "run_train.sh":
             return _of_torchtitan(words[start:], known, line)
         elif (server := _server_of(words[start])) and names[start + 1 : start + 2] != [server]:
-            if not _is_server(words[start:]):
-                return None
+            if name == "vllm" and names[start + 1 : start + 2] != ["serve"]:
+                return None  # it measures, or asks a server
             return Launch(server, tuple(words[start + 1 :]), devices, line=line)
-        elif name in ("torchrun", "accelerate", "deepspeed") or _is_launch_module(names, start):
+        elif name in ("torchrun", "accelerate", "deepspeed") or (
+            name in _LAUNCH_MODULES and names[start - 1 : start] == ["-m"]
+        ):
             found = _launched(name, words[start + 1 :], line)
             if found is not None:
                 return replace(found, devices=found.devices.beside(devices))
@@ -179,15 +181,6 @@ def _server_of(word: str) -> str | None:
         return name
     image, colon, _ = name.partition(":")
     return _IMAGES.get(image) if colon or word.count("/") else None
-
-
-def _is_server(words: Sequence[str]) -> bool:
-    """Return whether a command serves: the programs of some servers measure or ask as well."""
-    return base_name(words[0]) != "vllm" or tuple(words[1:2]) == ("serve",)
-
-
-def _is_launch_module(names: Sequence[str], start: int) -> bool:
-    return names[start] in _LAUNCH_MODULES and names[start - 1 : start] == ["-m"]
 
 
 def _until_program(words: Sequence[str]) -> list[str]:
@@ -378,13 +371,13 @@ def _services(tree: Tree) -> Iterator[Container]:
         stated = one.get("environment")
         pairs = dict(str(pair).partition("=")[::2] for pair in as_list(stated))
         variables = {str(name): str(value) for name, value in (as_mapping(stated) or pairs).items()}
-        yield Container(_shell_text([*map(str, entry), *map(str, words)]), variables,
+        yield Container(_shell_text([*entry, *words]), variables,
                         Devices(per_host=each))  # fmt: skip
 
 
-def _command_of(stated: object) -> list[Any]:
+def _command_of(stated: object) -> list[str]:
     """Return the words of a command that Docker Compose has as text or as a list."""
-    return stated.split() if isinstance(stated, str) else as_list(stated)
+    return stated.split() if isinstance(stated, str) else [*map(str, as_list(stated))]
 
 
 def is_image(text: str) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from meshwright.base.errors import MeshwrightError, SpecError
 from meshwright.catalog.config_json import dims_of
 from meshwright.catalog.models import load_model, model_entry, model_names, read_config
@@ -32,7 +30,7 @@ def catalog_twin(model: ModelSpec) -> ModelSpec | None:
                key=lambda one: len(one.name), default=None)  # fmt: skip
 
 
-def _numbers(config: Any) -> list[int]:
+def _numbers(config: object) -> list[int]:
     if isinstance(config, dict) or hasattr(config, "values"):
         return [number for value in config.values() for number in _numbers(value)]
     return [config] if isinstance(config, int) else []

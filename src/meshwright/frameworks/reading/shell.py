@@ -15,7 +15,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from meshwright.base.budget import Budget, tries
 from meshwright.base.errors import Fault, SpecError
@@ -845,7 +845,7 @@ _SILENT = frozenset((
 _TESTS = ("test", "[")
 
 
-_COMPARES: dict[str, Callable[[Any, Any], bool]] = {
+_COMPARES: dict[str, Callable[..., bool]] = {
     "-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le,
     "-gt": operator.gt, "-ge": operator.ge, "<": operator.lt, ">": operator.gt,
 }  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tomllib
 from collections import Counter
 from collections.abc import Hashable, Mapping
-from typing import Any
 
 import yaml
 
@@ -14,7 +13,7 @@ from meshwright.base.errors import Fault, SpecError
 from meshwright.catalog.files import json_content, shown
 
 
-def trees_of(text: str, suffix: str, origin: str) -> list[dict[str, Any]]:
+def trees_of(text: str, suffix: str, origin: str) -> list[dict[str, object]]:
     """Return the trees of a file: several of YAML documents, else one.
 
     Raises
@@ -30,7 +29,7 @@ def trees_of(text: str, suffix: str, origin: str) -> list[dict[str, Any]]:
         else:
             _judge(text)
             found = [tree for tree in yaml.load_all(text, _Loader) if tree is not None]
-        found = [_named(tree, Budget()) for tree in found]
+        named = [_named(tree, Budget()) for tree in found]
     except SpecError as error:
         raise SpecError(error.faults, origin=origin) from error
     except (ValueError, yaml.YAMLError, RecursionError) as error:
@@ -38,12 +37,13 @@ def trees_of(text: str, suffix: str, origin: str) -> list[dict[str, Any]]:
         is_deep = isinstance(error, RecursionError)
         told = "it nests too deep" if is_deep else " ".join(str(error).split())
         raise SpecError(Fault("", f"is no {kind}: {told}"), origin=origin) from error
-    if not found or not all(isinstance(tree, dict) for tree in found):
+    trees = [tree for tree in named if isinstance(tree, dict)]
+    if not trees or len(trees) < len(named):
         raise SpecError(Fault("", "expected names with values at its top"), origin=origin)
-    return found
+    return trees
 
 
-def _named(value: Any, budget: Budget) -> Any:
+def _named(value: object, budget: Budget) -> object:
     """Return a tree with all names as texts, numbers and dates among them."""
     budget.spend(values=1)
     if isinstance(value, Mapping):
@@ -57,7 +57,7 @@ def _named(value: Any, budget: Budget) -> Any:
     return value
 
 
-def _toml(text: str) -> dict[str, Any]:
+def _toml(text: str) -> dict[str, object]:
     """Return the tree of a TOML text; overlong dotted names are refused first."""
     budget = Budget()
     budget.spend(values=text.count("=") + text.count(",") + text.count("["))
@@ -95,17 +95,19 @@ _Events = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 class _Loader(_Events):  # type: ignore[misc,valid-type]
     """YAML as programs read it; a field that one mapping states twice is a fault."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+    def construct_mapping(
+        self, node: yaml.MappingNode, deep: bool = False
+    ) -> dict[Hashable, object]:
         pairs = node.value if isinstance(node, yaml.MappingNode) else ()
         names = Counter(key.value for key, _ in pairs if isinstance(key, yaml.ScalarNode))
         twice = next((name for name, count in names.items() if count > 1 and name != "<<"), None)
         if twice is not None:
             line = node.start_mark.line + 1
             raise yaml.YAMLError(f"{twice} is given twice below line {line}")
-        found: dict[Hashable, Any] = super().construct_mapping(node, deep=deep)
+        found: dict[Hashable, object] = super().construct_mapping(node, deep=deep)
         return found
 
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
         try:
             return super().construct_object(node, deep=deep)
         except (AttributeError, LookupError, TypeError, ValueError) as error:  # of a stated tag

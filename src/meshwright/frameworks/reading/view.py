@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from meshwright.frameworks.framework import readers
 from meshwright.frameworks.reading.given import Statement
@@ -86,11 +85,11 @@ def _statements(statements: Sequence[Statement]) -> list[Part]:
     return [Table(("option", "place"), rows)] if rows else []
 
 
-def _number(value: Any) -> str:
+def _number(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, OptimizerPreset):
         return value.name
     if isinstance(value, Precision):
