@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from meshwright.dataflow.fusion.answer import FusionAnswer, FusionQuestion
     from meshwright.dataflow.linpack import GridRuns
     from meshwright.frameworks.profiled import ProfiledStep
-    from meshwright.frameworks.reading.job import Job
+    from meshwright.frameworks.reading.job import ReadJob
     from meshwright.graph.kernels.graph import DataflowGraph
     from meshwright.measure.run import MeasuredMachine
     from meshwright.network.flows import RoutedFlows
@@ -999,7 +999,7 @@ def _fusion_question(reading: Reading, asked: ask.Fuse) -> FusionQuestion:
 
 
 @verb(ask.Read)
-def read(asked: ask.Read, call: Call) -> Job | DataflowGraph:
+def read(asked: ask.Read, call: Call) -> ReadJob | DataflowGraph:
     """Return the job that files start; of a program, its graph."""
     from meshwright.ask.job_files import is_job_file, read_files
     from meshwright.catalog.graphs.programs import is_program

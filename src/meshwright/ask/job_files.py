@@ -14,7 +14,7 @@ from meshwright.base.errors import Fault, SpecError
 from meshwright.base.files import PYTHON, SCRIPTS, TREES
 
 if TYPE_CHECKING:
-    from meshwright.frameworks.reading.job import Job
+    from meshwright.frameworks.reading.job import ReadJob
 
 OF_JOBS = {"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu",
            "per_device_train_batch_size", "distributed_type", "fsdp_config"}  # fmt: skip
@@ -50,7 +50,7 @@ Asked = TypeVar("Asked", bound=Question)
 
 def with_job(
     asked: Asked, *, keeps_strategy: bool = True, kinds: Sequence[str] = ("training",)
-) -> tuple[Asked, Job | None]:
+) -> tuple[Asked, ReadJob | None]:
     """Return the question with the values of files, and their job; None: no file is named.
 
     Parameters
@@ -148,7 +148,7 @@ def _idle_ranks(asked: Any) -> Fault | None:
 def read_files(
     files: Sequence[str], on: Any, variables: Sequence[str] | None = None,
     stated: Collection[str] = (),
-) -> Job:  # fmt: skip
+) -> ReadJob:  # fmt: skip
     """Return the job that files start, beside the given options."""
     from meshwright.catalog.systems import load_system
     from meshwright.frameworks.reading.files import read_job

@@ -26,7 +26,7 @@ from meshwright.cli.main import (
 )
 
 if TYPE_CHECKING:
-    from meshwright.frameworks.reading.job import Job
+    from meshwright.frameworks.reading.job import ReadJob
     from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
     from meshwright.train.answer import Deadline, Plan, Replan
 
@@ -219,7 +219,7 @@ def read(args: Any) -> int:
     return 0
 
 
-def _show_job(found: Job, args: Any) -> int:
+def _show_job(found: ReadJob, args: Any) -> int:
     """Print the question of files that start a job."""
     import shlex
 

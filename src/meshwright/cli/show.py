@@ -30,7 +30,7 @@ SCHEMAS = {
     "routes": ("show.flows", "ShownRoutes"),
     "partition-plan": ("sram.answer", "PartitionPlan"),
     "fusion": ("dataflow.fusion.answer", "FusionAnswer"),
-    "job": ("frameworks.reading.job", "Job"),
+    "job": ("frameworks.reading.job", "ReadJob"),
     "graph": ("dataflow.answer", "GraphSummary"),
     "sweep": ("sweep.answer", "SweepAnswer"),
     "validation": ("calibration.validation", "Validation"),

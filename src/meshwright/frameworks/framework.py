@@ -9,17 +9,17 @@ from typing import Literal, TypeVar
 from meshwright.base.errors import Fault, SpecError, UnsupportedError
 from meshwright.base.registry import Registry
 from meshwright.frameworks.reading.given import Given, Options
-from meshwright.frameworks.reading.job import Setting
+from meshwright.frameworks.reading.job import JobContext
 from meshwright.frameworks.reading.launchers import Launch
 from meshwright.frameworks.refusals import framework_refusals
-from meshwright.frameworks.table import Table, load_table, shows
+from meshwright.frameworks.table import FlagTable, load_table, shows
 from meshwright.train.answer import Plan
 
 Files = Mapping[str, str] | Mapping[str, bytes]
 """Content of files by name; large files are made on access."""
 
 
-class Framework:
+class LaunchFiles:
     """One program: files of its users are read, files that start plans are written, or both."""
 
     kind: Literal["training", "serving"] = "training"
@@ -32,7 +32,7 @@ class Framework:
     """Whether it claims commands of other programs too, as launchers do: those come first."""
 
     @cached_property
-    def table(self) -> Table:
+    def table(self) -> FlagTable:
         """The options of the program."""
         return load_table(self.table_name)
 
@@ -61,7 +61,7 @@ class Framework:
         """Return whether a tree with these names and values is a file of this program."""
         return shows(self.table.holds, stated)
 
-    def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
+    def read(self, given: Given, setting: JobContext) -> tuple[str, Options]:
         """Return the framework, and options of this program; faults are kept in ``given``."""
         raise SpecError(Fault("", f"files of {self.title} are written, not read"))
 
@@ -74,10 +74,10 @@ class Framework:
         raise UnsupportedError(f"files of {self.title} are read, not written")
 
 
-F = TypeVar("F", bound=Framework)
-readers: Registry[Framework] = Registry("reader")
+F = TypeVar("F", bound=LaunchFiles)
+readers: Registry[LaunchFiles] = Registry("reader")
 """Programs whose files are read."""
-exporters: Registry[Framework] = Registry("export target")
+exporters: Registry[LaunchFiles] = Registry("export target")
 """Programs for which files are written."""
 
 

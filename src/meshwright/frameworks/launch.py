@@ -66,25 +66,25 @@ def num_experts(plan: Plan) -> int:
 
 
 @dataclass(frozen=True)
-class Launch:
+class Hosts:
     """Hosts of a job, and processes on each: one for each device."""
 
     num_hosts: int
     devices_per_host: int
 
 
-def plan_launch(plan: Plan) -> Launch:
+def plan_launch(plan: Plan) -> Hosts:
     """Return hosts and processes for the devices used, equal for all hosts."""
     used, size = int(plan.best.strategy.num_devices), host_size(plan.system)
-    return Launch(1, used) if used <= size else Launch(used // size, size)
+    return Hosts(1, used) if used <= size else Hosts(used // size, size)
 
 
-def torchrun_words(launch: Launch) -> list[str]:
+def torchrun_words(launch: Hosts) -> list[str]:
     """Return the start of a torchrun command."""
     return ["torchrun", *host_words(launch)]
 
 
-def host_words(launch: Launch) -> list[str]:
+def host_words(launch: Hosts) -> list[str]:
     """Return hosts and processes; the address of the first host is left to the user."""
     words = [f"--nnodes={launch.num_hosts}", f"--nproc-per-node={launch.devices_per_host}"]
     if launch.num_hosts > 1:

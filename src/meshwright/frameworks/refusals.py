@@ -13,7 +13,7 @@ from meshwright.sharding.rules import Case
 from meshwright.sharding.strategy import Offload, stack
 from meshwright.spec.framework import Framework
 from meshwright.train.answer import Plan
-from meshwright.train.writing import Written, batch_faults, launched_faults, written_faults
+from meshwright.train.writing import AskedStrategy, batch_faults, launched_faults, written_faults
 
 
 def framework_refusals(plan: Plan, name: str, *, is_written: bool = True) -> list[Fault]:
@@ -32,10 +32,10 @@ def framework_refusals(plan: Plan, name: str, *, is_written: bool = True) -> lis
     return [*_devices(plan), *limits, *_launching(plan, load_framework(name))]
 
 
-def asked(plan: Plan) -> Written:
+def asked(plan: Plan) -> AskedStrategy:
     """Return the strategy of a plan with its question."""
     best = plan.best
-    return Written(plan.model, plan.system, plan.workload, best.strategy, best.plan_options)
+    return AskedStrategy(plan.model, plan.system, plan.workload, best.strategy, best.plan_options)
 
 
 def _launching(plan: Plan, framework: Framework) -> Iterator[Fault]:

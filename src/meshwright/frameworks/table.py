@@ -1,4 +1,4 @@
-"""Table of a framework: each row names an option of its files and the option of this program.
+"""FlagTable of a framework: each row names an option of its files and the option of this program.
 
 Rows are read and written by the same functions, so that a file that is written comes back. Tables
 are YAML files beside the irregular rules of their framework, ``programs/NAME.yaml``.
@@ -26,7 +26,7 @@ PLAIN: tuple[Value, ...] = (None, False, 0, 1, "", "none", "off", (), [])
 
 
 @dataclass(frozen=True)
-class Row:
+class Flag:
     """One option of a framework."""
 
     name: str
@@ -81,7 +81,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class Unpriced:
     """Options that change a price and are not read."""
 
     names: tuple[str, ...]
@@ -93,7 +93,7 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class Table:
+class FlagTable:
     """Options of one framework."""
 
     title: str
@@ -104,12 +104,12 @@ class Table:
     """Signs of a command that is this program; :func:`shows` reads them."""
     holds: tuple[str, ...] = ()
     """Signs of a tree that is a file of this program."""
-    rows: tuple[Row, ...] = ()
-    model_rows: tuple[Row, ...] = ()
+    rows: tuple[Flag, ...] = ()
+    model_rows: tuple[Flag, ...] = ()
     """Options of the model, behind the others."""
     renamed: Mapping[str, str] = field(default_factory=dict)
     """Names as the table has them, by those of other versions."""
-    refused: tuple[Refusal, ...] = ()
+    refused: tuple[Unpriced, ...] = ()
     noted: Mapping[str, str] = field(default_factory=dict)
     """Effects that the price does not include, by the name of the switch."""
     taken: tuple[str, ...] = ()
@@ -156,12 +156,12 @@ class Table:
 
 
 @cache
-def load_table(name: str) -> Table:
+def load_table(name: str) -> FlagTable:
     """Return the table of a framework."""
     text = files("meshwright.frameworks.programs").joinpath(f"{name}.yaml").read_text("utf-8")
     tree = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    below = load_table(tree["extends"]) if "extends" in tree else Table("")
-    return Table(
+    below = load_table(tree["extends"]) if "extends" in tree else FlagTable("")
+    return FlagTable(
         title=tree["title"],
         written=tree.get("written", ""),
         starts=tuple(tree.get("starts", ())),
@@ -170,7 +170,7 @@ def load_table(name: str) -> Table:
         model_rows=tuple(starmap(_row, tree.get("model_rows", {}).items())),
         renamed=tree.get("renamed", {}),
         refused=tuple(
-            Refusal(names_of(one["names"]), one["why"], str(one.get("fix", "")),
+            Unpriced(names_of(one["names"]), one["why"], str(one.get("fix", "")),
                     names_of(one.get("unless", ())))
             for one in tree.get("refused", ())
         ),
@@ -206,12 +206,12 @@ def names_of(stated: str | Iterable[object]) -> tuple[str, ...]:
     return tuple(stated.split()) if isinstance(stated, str) else tuple(map(str, stated))
 
 
-def _row(name: str, stated: object) -> Row:
-    """Return a row: ``name: option``, or a mapping of the fields of :class:`Row`."""
+def _row(name: str, stated: object) -> Flag:
+    """Return a row: ``name: option``, or a mapping of the fields of :class:`Flag`."""
     if not isinstance(stated, dict):
-        return Row(name, str(stated))
+        return Flag(name, str(stated))
     values = stated.get("values", {})
-    return Row(
+    return Flag(
         name,
         option=stated.get("is", ""),
         kind=stated.get("kind", "whole"),

@@ -37,7 +37,7 @@ from meshwright.spec.model import REGIONS, ModelSpec
 from meshwright.spec.system import ChipSpec, SystemSpec
 from meshwright.spec.workload import BYTES_OF, Precision, SoftwareStack, Training
 from meshwright.train.measured.factors import Factors
-from meshwright.train.writing import Written, written_faults
+from meshwright.train.writing import AskedStrategy, written_faults
 
 
 def training(system: SystemSpec | str, *, has_run: bool = False, **fields: Any) -> Training:
@@ -362,7 +362,7 @@ def starts(problem: Problem, name: str, strategy: Strategy, plan_options: PlanOp
     if any(rule.breaks(case).any() for rule in launching.rules()):
         return False
     return not any(
-        written_faults(name, Written(model, problem.system, work, strategy, plan_options))
+        written_faults(name, AskedStrategy(model, problem.system, work, strategy, plan_options))
     )
 
 

@@ -28,7 +28,7 @@ STORED = ("bitsandbytes nf4", "bitsandbytes nf4 with narrow scales", "bitsandbyt
 
 
 @dataclass(frozen=True)
-class Written:
+class AskedStrategy:
     """A strategy of a question for the files of a framework."""
 
     model: ModelSpec
@@ -38,10 +38,10 @@ class Written:
     plan_options: PlanOptions
 
 
-Limits = Callable[[Written], Iterator[Fault]]
+Limits = Callable[[AskedStrategy], Iterator[Fault]]
 
 
-def written_faults(framework: str, asked: Written) -> Iterator[Fault]:
+def written_faults(framework: str, asked: AskedStrategy) -> Iterator[Fault]:
     """Yield the faults of a plan for the export to a framework; nothing without an export."""
     if framework in WRITTEN:
         yield from launched_faults(asked)
@@ -56,7 +56,7 @@ def host_size(system: SystemSpec) -> int:
     return min(system.devices_per_host or usual, system.num_devices)
 
 
-def launched_faults(asked: Written) -> Iterator[Fault]:
+def launched_faults(asked: AskedStrategy) -> Iterator[Fault]:
     """Yield the faults for every launcher: half-full hosts, ranks of unequal work."""
     used, size = int(asked.strategy.num_devices), host_size(asked.system)
     if used > size and used % size:
@@ -73,7 +73,7 @@ def launched_faults(asked: Written) -> Iterator[Fault]:
     yield from batch_faults(asked)
 
 
-def batch_faults(asked: Written) -> Iterator[Fault]:
+def batch_faults(asked: AskedStrategy) -> Iterator[Fault]:
     """Yield a batch that ranks do not share equally."""
     batch, dp = asked.workload.global_batch_size, int(asked.strategy.dp)
     micro = int(asked.strategy.micro_batch_size)
@@ -94,7 +94,7 @@ def _nearest_batch(batch: int, dp: int, micro_batch_size: int) -> str:
     return f"global_batch_size={max(1, round(batch / unit)) * unit}"
 
 
-def optimizer_faults(asked: Written, *, preset: str, needed_bytes: float) -> Iterator[Fault]:
+def optimizer_faults(asked: AskedStrategy, *, preset: str, needed_bytes: float) -> Iterator[Fault]:
     """Yield an optimizer that keeps fewer bytes per parameter than the one that is written."""
     ours = asked.workload.optimizer
     if ours.freezes_weights:
@@ -105,13 +105,13 @@ def optimizer_faults(asked: Written, *, preset: str, needed_bytes: float) -> Ite
         yield Fault("workload.optimizer", message, f"plan with optimizer {preset}")
 
 
-def mask_faults(asked: Written, *, reason: str) -> Iterator[Fault]:
+def mask_faults(asked: AskedStrategy, *, reason: str) -> Iterator[Fault]:
     """Yield attention without a causal mask, where the files always have one."""
     if not asked.workload.causal:
         yield Fault("workload.causal", f"False: {reason}", "true")
 
 
-def _megatron_faults(asked: Written) -> Iterator[Fault]:
+def _megatron_faults(asked: AskedStrategy) -> Iterator[Fault]:
     strategy, plan_options = asked.strategy, asked.plan_options
     used = [axis for axis in plan_options.axis_order if getattr(strategy, axis) > 1]
     default = [axis for axis in MESH_AXES if getattr(strategy, axis) > 1]
@@ -134,7 +134,7 @@ def _megatron_faults(asked: Written) -> Iterator[Fault]:
     yield from optimizer_faults(asked, preset=preset, needed_bytes=16.0 if is_short else 18.0)
 
 
-def _gpt_faults(asked: Written) -> Iterator[Fault]:
+def _gpt_faults(asked: AskedStrategy) -> Iterator[Fault]:
     yield from megatron_models.model_refusals(asked.model)
 
 
@@ -143,7 +143,7 @@ def has_short_gradients(work: Training) -> bool:
     return work.optimizer.gradient_bytes_per_param <= 2 and not work.optimizer.freezes_weights
 
 
-def _bridge_faults(asked: Written) -> Iterator[Fault]:
+def _bridge_faults(asked: AskedStrategy) -> Iterator[Fault]:
     work, model = asked.workload, asked.model
     recipe = megatron_models.bridge_recipe(model)
     if recipe == megatron_models.VANILLA:
@@ -166,7 +166,7 @@ def _bridge_faults(asked: Written) -> Iterator[Fault]:
         yield Fault("plan_options.offload", reason, "pp=1")
 
 
-def _torchtitan_faults(asked: Written) -> Iterator[Fault]:
+def _torchtitan_faults(asked: AskedStrategy) -> Iterator[Fault]:
     software, strategy = asked.workload.software, asked.strategy
     is_selective = asked.plan_options.recompute is Recompute.SELECTIVE
     if is_selective and software.selective_recompute != "half_of_products":
@@ -179,7 +179,7 @@ def _torchtitan_faults(asked: Written) -> Iterator[Fault]:
     yield from torchtitan_models.model_refusals(asked.model, asked.workload.precision.matmul)
 
 
-def trainer_faults(asked: Written) -> Iterator[Fault]:
+def trainer_faults(asked: AskedStrategy) -> Iterator[Fault]:
     """Yield the faults for the Trainer of Hugging Face and its language models."""
     stored = asked.workload.precision.weight_format
     if stored is not None and stored.name not in STORED:
@@ -188,7 +188,7 @@ def trainer_faults(asked: Written) -> Iterator[Fault]:
     yield from mask_faults(asked, reason="run_clm.py masks causally")
 
 
-def _maxtext_faults(asked: Written) -> Iterator[Fault]:
+def _maxtext_faults(asked: AskedStrategy) -> Iterator[Fault]:
     if asked.workload.optimizer.name != "adam-bf16":  # which weight_dtype makes
         yield from optimizer_faults(asked, preset="fsdp-mixed", needed_bytes=16.0)
     yield from maxtext_models.model_refusals(asked.model)

@@ -50,7 +50,7 @@ class DataParallelState:
         self.problem, self.plan_options, self.strategy = problem, plan_options, strategy
         self.optimizer = problem.workload.optimizer
         self.exchanges = tuple(map(self._exchanges, range(len(problem.pieces))))
-        """Of each piece: all-gathers of parameters, reduce-scatters and sums of gradients."""
+        """All-gathers of parameters, reduce-scatters and sums of gradients of each piece."""
 
     def held(self, index: int) -> HeldParams[float]:
         """Return the parameters of a piece on one device."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import yaml
 
-from meshwright.frameworks.framework import Framework, framework
+from meshwright.frameworks.framework import LaunchFiles, framework
 from meshwright.frameworks.hugging_face import (
     notes,
     program_of,
@@ -26,7 +26,7 @@ CONFIG_NAME = "accelerate.yaml"
 
 
 @framework("accelerate", writes="accelerate")
-class AccelerateFiles(Framework):
+class AccelerateFiles(LaunchFiles):
     """The configuration, and a shell script for ``accelerate launch``."""
 
     catalog = "accelerate"

@@ -24,7 +24,7 @@ from meshwright.frameworks.programs.transformers import (
     read_gathered,
 )
 from meshwright.frameworks.reading.given import Given, Options
-from meshwright.frameworks.reading.job import Setting
+from meshwright.frameworks.reading.job import JobContext
 from meshwright.frameworks.refusals import asked, framework_refusals
 from meshwright.sharding.strategy import Offload, Recompute
 from meshwright.train.answer import Plan
@@ -56,7 +56,7 @@ PRECISIONS = {
 class Axolotl(Transformers):
     """A job of axolotl, and its YAML file."""
 
-    def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
+    def read(self, given: Given, setting: JobContext) -> tuple[str, Options]:
         """Return the framework, and options of this program."""
         gather(given, setting)
         given.renamed({"sequence_parallel_degree": f"{AT}cp_size"})

@@ -9,14 +9,14 @@ from meshwright.catalog.calibration import load_calibration
 from meshwright.cost.layer import streamed_blocks
 from meshwright.cost.problem import Problem
 from meshwright.frameworks.chakra.step_program import StepProgram, TraceFiles
-from meshwright.frameworks.framework import Framework, framework
+from meshwright.frameworks.framework import LaunchFiles, framework
 from meshwright.frameworks.refusals import choice_refusal, offload_refusals, plan_refusals
 from meshwright.sharding.strategy import Streamed, stack
 from meshwright.train.answer import Plan
 
 
 @framework("chakra", writes="chakra")
-class ChakraTraces(Framework):
+class ChakraTraces(LaunchFiles):
     """Traces in the schema of mlcommons/chakra, and the groups of ranks that they name."""
 
     is_text = False

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from meshwright.frameworks.framework import Framework, framework
+from meshwright.frameworks.framework import LaunchFiles, framework
 from meshwright.frameworks.hugging_face import (
     notes,
     program_of,
@@ -39,7 +39,7 @@ ON_HOST = {"device": "cpu", "pin_memory": True}
 
 
 @framework("deepspeed", writes="deepspeed")
-class DeepSpeedFiles(Framework):
+class DeepSpeedFiles(LaunchFiles):
     """The configuration, and a shell script for torchrun."""
 
     catalog = "deepspeed"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from meshwright.frameworks.framework import Framework, framework
+from meshwright.frameworks.framework import LaunchFiles, framework
 from meshwright.frameworks.launch import (
     GRADIENT_AXES,
     SHARD_AXES,
@@ -21,7 +21,7 @@ from meshwright.frameworks.launch import (
     torchrun_words,
 )
 from meshwright.frameworks.reading.given import Given, Options
-from meshwright.frameworks.reading.job import Setting
+from meshwright.frameworks.reading.job import JobContext
 from meshwright.frameworks.reading.launchers import Devices
 from meshwright.frameworks.reading.stages import stage_choices
 from meshwright.frameworks.words import words_of
@@ -32,12 +32,12 @@ from meshwright.train.writing import MESH_AXES
 
 
 @framework("fsdp", reads="fsdp", writes="torch")
-class Fsdp(Framework):
+class Fsdp(LaunchFiles):
     """A script for ``torchrun``: mesh, groups, wrappers, recomputation, pipeline."""
 
     catalog = "fsdp"
 
-    def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
+    def read(self, given: Given, setting: JobContext) -> tuple[str, Options]:
         """Return the framework, and options of this program."""
         found: Options = self.table.read(given)
         total = found.pop("num_devices")

@@ -13,7 +13,7 @@ from meshwright.frameworks.programs.transformers import (
     read_gathered,
 )
 from meshwright.frameworks.reading.given import Given, Options
-from meshwright.frameworks.reading.job import Setting
+from meshwright.frameworks.reading.job import JobContext
 
 STAGES = {"pt": True, "sft": False}
 """Stages that are read, and whether each packs its sequences by default (``parser.py``)."""
@@ -23,7 +23,7 @@ STAGES = {"pt": True, "sft": False}
 class LlamaFactory(Transformers):
     """A job of LLaMA-Factory."""
 
-    def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
+    def read(self, given: Given, setting: JobContext) -> tuple[str, Options]:
         """Return the framework, and options of this program."""
         gather(given, setting)
         self.table.judge(given)

@@ -15,7 +15,7 @@ from math import gcd
 from meshwright.base.errors import SpecError
 from meshwright.catalog.maxtext_models import BLOCKS, MODELS, config_of_keys, model_keys
 from meshwright.catalog.models import read_config
-from meshwright.frameworks.framework import Framework, framework
+from meshwright.frameworks.framework import LaunchFiles, framework
 from meshwright.frameworks.launch import (
     degrees,
     header,
@@ -25,7 +25,7 @@ from meshwright.frameworks.launch import (
     shell_script,
 )
 from meshwright.frameworks.reading.given import Given, Options, of_tree
-from meshwright.frameworks.reading.job import Setting
+from meshwright.frameworks.reading.job import JobContext
 from meshwright.frameworks.reading.launchers import Devices
 from meshwright.frameworks.reading.models import catalog_twin, known_model
 from meshwright.frameworks.table import Value, assigned
@@ -71,12 +71,12 @@ INNERMOST = ("expert", "tensor", "context", "fsdp", "pipeline", "data")
 
 
 @framework("maxtext", reads="maxtext", writes="maxtext")
-class MaxText(Framework):
+class MaxText(LaunchFiles):
     """A training job of MaxText, and a shell script that starts it on one host."""
 
     catalog = "maxtext"
 
-    def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
+    def read(self, given: Given, setting: JobContext) -> tuple[str, Options]:
         """Return the framework, and options of this program."""
         words = given.value("(word)") or []
         for path in (word for word in words if str(word).endswith((".yml", ".yaml"))):
@@ -112,7 +112,7 @@ class MaxText(Framework):
         return {FILE_NAME: shell_script(comments, _variables(plan), program, options)}
 
 
-def _devices(given: Given, setting: Setting) -> None:
+def _devices(given: Given, setting: JobContext) -> None:
     """Take the topology of an ahead-of-time compilation as the devices."""
     topology, slices = given.text("compile_topology"), given.whole("compile_topology_num_slices")
     if topology is None:
@@ -125,7 +125,7 @@ def _devices(given: Given, setting: Setting) -> None:
         setting.num_devices = setting.num_devices or total
 
 
-def _degrees(given: Given, setting: Setting, stated: Options) -> Options:
+def _degrees(given: Given, setting: JobContext, stated: Options) -> Options:
     """Return degrees: each axis inside of a slice times that between slices."""
     sizes: dict[str, int] = {"tp": 1, "cp": 1, "pp": 1, "ep": 1, "dp_shard": 1, "dp_replicate": 1}
     rest: list[str] = []
@@ -167,7 +167,7 @@ def _degrees(given: Given, setting: Setting, stated: Options) -> Options:
     return found
 
 
-def _batch(given: Given, setting: Setting, stated: Options, options: Options) -> Options:
+def _batch(given: Given, setting: JobContext, stated: Options, options: Options) -> Options:
     """Return the batch: that of a device times devices, with accumulation."""
     each, again = stated["device_batch"], stated["accumulation"]
     found: Options = {"seq": stated["seq"], "steps": stated["steps"]}

@@ -20,7 +20,7 @@ from meshwright.base.units import whole_number
 from meshwright.catalog.megatron_models import VANILLA, biases
 from meshwright.catalog.recipes import recipes
 from meshwright.catalog.workloads import load_optimizer
-from meshwright.frameworks.framework import Framework, framework
+from meshwright.frameworks.framework import LaunchFiles, framework
 from meshwright.frameworks.launch import (
     degrees,
     header,
@@ -32,7 +32,7 @@ from meshwright.frameworks.launch import (
 )
 from meshwright.frameworks.reading.adapters import adapter_options
 from meshwright.frameworks.reading.given import Given, Options, Tree, of_tree
-from meshwright.frameworks.reading.job import Setting
+from meshwright.frameworks.reading.job import JobContext
 from meshwright.frameworks.reading.launchers import Launch
 from meshwright.frameworks.reading.models import catalog_twin, known_model, tokenizer_size
 from meshwright.frameworks.reading.python import PythonFile
@@ -81,7 +81,7 @@ FILE_NAME = "pretrain_gpt.sh"
 
 
 @framework("megatron", reads="megatron", writes="megatron")
-class Megatron(Framework):
+class Megatron(LaunchFiles):
     """A training job of Megatron-LM's GPT, and a shell script that starts it."""
 
     catalog = "megatron"
@@ -91,7 +91,7 @@ class Megatron(Framework):
         is_own = base_name(launch.program).startswith(PROGRAMS)
         return super().starts(launch, given) or (is_own and len(given) > 4)
 
-    def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
+    def read(self, given: Given, setting: JobContext) -> tuple[str, Options]:
         """Return the framework, and options of this program."""
         if (path := given.path("config_file", "yaml_cfg")) is not None:
             given.add(of_tree(setting.config_files(path), path))
@@ -219,7 +219,7 @@ def _named_model(given: Given) -> ModelSpec | None:
     return model
 
 
-def _degrees(given: Given, setting: Setting, stated: Options) -> Options:
+def _degrees(given: Given, setting: JobContext, stated: Options) -> Options:
     """Return the degrees, and the sharding of state over ranks."""
     pp, ep = stated["pp"], stated["ep"] or 1
     found: Options = {
@@ -269,7 +269,7 @@ def _virtual_stages(given: Given, stated: Options) -> int | None:
     return counted // (pp * each)  # type: ignore[no-any-return]
 
 
-def _sharding(given: Given, setting: Setting, stated: Options) -> Options:
+def _sharding(given: Given, setting: JobContext, stated: Options) -> Options:
     """Return the ZeRO stage, its ranks, and the overlap of its collectives."""
     is_dealt = given.peek("optimizer") == "dist_muon"  # of layers to the ranks of dp
     stage = "1" if is_dealt or stated["shards_optimizer"] else _zero_stage(given, setting)
@@ -293,7 +293,7 @@ def _sharding(given: Given, setting: Setting, stated: Options) -> Options:
     return answer
 
 
-def _zero_stage(given: Given, setting: Setting) -> str:
+def _zero_stage(given: Given, setting: JobContext) -> str:
     """Return the ZeRO stage of Megatron-DeepSpeed: of its option, or of the file that it names."""
     tree: Tree = {}
     if (path := given.path("deepspeed_config")) is not None:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 
 from meshwright.catalog.megatron_models import VANILLA, bridge_recipe
 from meshwright.catalog.recipes import recipes
-from meshwright.frameworks.framework import Framework, framework
+from meshwright.frameworks.framework import LaunchFiles, framework
 from meshwright.frameworks.hugging_face import adapters_of
 from meshwright.frameworks.launch import (
     degrees,
@@ -43,7 +43,7 @@ BFLOAT16 = "{_call_:false,_target_:torch.bfloat16}"
 
 
 @framework("megatron_bridge", writes="megatron-bridge")
-class BridgeOverrides(Framework):
+class BridgeOverrides(LaunchFiles):
     """A shell script that starts ``run_recipe.py``."""
 
     catalog = "megatron-bridge"

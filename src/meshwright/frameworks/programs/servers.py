@@ -19,10 +19,10 @@ from typing import ClassVar
 
 from meshwright.base.errors import UnsupportedError
 from meshwright.catalog.workloads import load_server
-from meshwright.frameworks.framework import Framework, framework, readers
+from meshwright.frameworks.framework import LaunchFiles, framework, readers
 from meshwright.frameworks.launch import on_one_line
 from meshwright.frameworks.reading.given import Given, Options, of_tree
-from meshwright.frameworks.reading.job import Setting
+from meshwright.frameworks.reading.job import JobContext
 from meshwright.frameworks.reading.launchers import Devices
 from meshwright.frameworks.reading.models import known_model
 from meshwright.frameworks.table import Value, Words, dashed
@@ -45,7 +45,7 @@ Source: vLLM 0.33, docs/features/nixl_connector_usage.md.
 """
 
 
-class Server(Framework):
+class ServerFiles(LaunchFiles):
     """A server: files that start it, and the command that starts one replica of a plan."""
 
     kind = "serving"
@@ -66,7 +66,7 @@ class Server(Framework):
         """Return the command that starts the processes of several hosts, before the program."""
         return ""
 
-    def stated(self, given: Given, setting: Setting) -> Options:
+    def stated(self, given: Given, setting: JobContext) -> Options:
         """Return the options of a file that all servers have."""
         given.renamed(self.table.renamed)
         if (path := given.path(*self.config_options)) is not None:
@@ -113,7 +113,7 @@ class Server(Framework):
         yield from dashed((name.replace("_", "-"), value) for name, value in written)
 
 
-def _model(given: Given, setting: Setting) -> ModelSpec | None:
+def _model(given: Given, setting: JobContext) -> ModelSpec | None:
     words = given.value("(word)") or []
     if "model" in setting.stated:
         for option in _NAMES:
@@ -131,7 +131,7 @@ def _model(given: Given, setting: Setting) -> ModelSpec | None:
     return model
 
 
-def _world(given: Given, setting: Setting, found: Options) -> None:
+def _world(given: Given, setting: JobContext, found: Options) -> None:
     """Take the product of the degrees as the devices, where their number is not stated.
 
     A server that the files start several times has one replica for each start, each with its batch.
@@ -181,7 +181,7 @@ def _object(given: Given, option: str, field: str, kind: type) -> Options | None
     return None
 
 
-def _transfer(given: Given, setting: Setting, found: Options) -> None:
+def _transfer(given: Given, setting: JobContext, found: Options) -> None:
     """Read the transfer of caches between workers of prefill and of decode.
 
     With a connector for both roles the router decides; scripts of this program state the role in
@@ -220,7 +220,7 @@ def _drafts(given: Given) -> Options:
 
 
 @framework("vllm", reads="vllm")
-class Vllm(Server):
+class Vllm(ServerFiles):
     """A server of vLLM."""
 
     program = f"vllm serve {_MODEL}"
@@ -230,7 +230,7 @@ class Vllm(Server):
     }
     drafts = "--speculative-config"
 
-    def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
+    def read(self, given: Given, setting: JobContext) -> tuple[str, Options]:
         """Return the server, and options of this program."""
         found = self.stated(given, setting) | {"server": "vllm"}
         tp, dp = found["tp"], found.pop("joined")
@@ -263,7 +263,7 @@ class Vllm(Server):
 
 
 @framework("sglang", reads="sglang")
-class Sglang(Server):
+class Sglang(ServerFiles):
     """A server of SGLang."""
 
     program = f"python3 -m sglang.launch_server --model-path {_MODEL}"
@@ -271,7 +271,7 @@ class Sglang(Server):
         role: ("--disaggregation-mode", role) for role in ("prefill", "decode")
     }
 
-    def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
+    def read(self, given: Given, setting: JobContext) -> tuple[str, Options]:
         """Return the server, and options of this program."""
         found = self.stated(given, setting) | {"server": "sglang"}
         tp, dp, ep, batch = found["tp"], found.pop("joined"), found["ep"], found["batch"]
@@ -305,13 +305,13 @@ class Sglang(Server):
 
 
 @framework("tensorrt_llm", reads="tensorrt-llm")
-class TensorRtLlm(Server):
+class TensorRtLlm(ServerFiles):
     """A server of TensorRT-LLM."""
 
     config_options = ("extra_llm_api_options", "config")
     program = f"trtllm-serve {_MODEL}"
 
-    def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
+    def read(self, given: Given, setting: JobContext) -> tuple[str, Options]:
         """Return the server, and options of this program."""
         found = self.stated(given, setting) | {"dp": 1}
         is_built = found.pop("backend") == "tensorrt"
@@ -336,8 +336,8 @@ class TensorRtLlm(Server):
         return f"mpirun -n {devices} trtllm-llmapi-launch "
 
 
-SERVERS: dict[str, Server] = {
-    name: one for name, one in readers.items() if isinstance(one, Server)
+SERVERS: dict[str, ServerFiles] = {
+    name: one for name, one in readers.items() if isinstance(one, ServerFiles)
 }  # fmt: skip
 """Servers by the names that ``--server`` takes."""
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from meshwright.catalog.models import load_model
 from meshwright.catalog.torchtitan_models import MODULES, shipped_config
 from meshwright.catalog.workloads import load_optimizer
-from meshwright.frameworks.framework import Framework, framework
+from meshwright.frameworks.framework import LaunchFiles, framework
 from meshwright.frameworks.launch import (
     degrees,
     header,
@@ -24,7 +24,7 @@ from meshwright.frameworks.launch import (
     torchrun_words,
 )
 from meshwright.frameworks.reading.given import Given, Options, of_tree
-from meshwright.frameworks.reading.job import Setting
+from meshwright.frameworks.reading.job import JobContext
 from meshwright.frameworks.reading.models import stated_model
 from meshwright.frameworks.table import Value, Words
 from meshwright.frameworks.torchtitan_models import OWN_CONFIG, OWN_MODULE, own_module
@@ -43,12 +43,12 @@ SCHEDULES = ("1f1b", "gpipe", "interleaved")
 
 
 @framework("torchtitan", reads="torchtitan", writes="torchtitan")
-class Torchtitan(Framework):
+class Torchtitan(LaunchFiles):
     """A training job of torchtitan, and a shell script that starts ``torchtitan.train``."""
 
     catalog = "torchtitan"
 
-    def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
+    def read(self, given: Given, setting: JobContext) -> tuple[str, Options]:
         """Return the framework, and options of this program."""
         if (path := given.path("job.config_file")) is not None:
             given.add(of_tree(setting.config_files(path), path))
@@ -83,7 +83,7 @@ class Torchtitan(Framework):
             given.needs("--config", "a module alone names no configuration")
         return "config" in given or str(target).endswith("Trainer.Config")
 
-    def _model(self, given: Given, setting: Setting) -> ModelSpec | None:
+    def _model(self, given: Given, setting: JobContext) -> ModelSpec | None:
         """Return the model of a table, or of a name and a flavor."""
         if any(name.startswith("MODEL.") for name in given):
             given.value("model.name"), given.value("model.flavor")
@@ -122,7 +122,7 @@ class Torchtitan(Framework):
         return {"torchtitan.sh": script, **own}
 
 
-def _degrees(given: Given, setting: Setting, found: Options) -> Options:
+def _degrees(given: Given, setting: JobContext, found: Options) -> Options:
     """Return the degrees and the schedule; the remaining ranks shard."""
     tp, pp, cp = found["tp"], found["pp"], found["cp"]
     replicas, shards = found["replicas"], found["shards"]

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from meshwright.base.errors import Fault
 from meshwright.base.files import TREES
 from meshwright.catalog.workloads import load_optimizer
-from meshwright.frameworks.framework import Framework, framework
+from meshwright.frameworks.framework import LaunchFiles, framework
 from meshwright.frameworks.hugging_face import adapters_of
 from meshwright.frameworks.launch import degrees, header, host_words, plan_launch, shell_script
 from meshwright.frameworks.reading.adapters import adapter_options
 from meshwright.frameworks.reading.given import Given, Options, of_tree
-from meshwright.frameworks.reading.job import Setting
+from meshwright.frameworks.reading.job import JobContext
 from meshwright.frameworks.reading.models import known_model
 from meshwright.frameworks.refusals import framework_refusals
 from meshwright.frameworks.words import words_of
@@ -28,7 +28,7 @@ OF_NETWORKS = {"gate", "up", "down"}
 
 
 @framework("torchtune", reads="torchtune", writes="torchtune")
-class Torchtune(Framework):
+class Torchtune(LaunchFiles):
     """A recipe of torchtune, and a shell script for ``tune run``."""
 
     def configs(self) -> dict[str, str]:
@@ -38,7 +38,7 @@ class Torchtune(Framework):
             for family, sizes in self.table.maps["sizes"].items() for size in sizes.split()
         }  # fmt: skip
 
-    def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
+    def read(self, given: Given, setting: JobContext) -> tuple[str, Options]:
         """Return the framework, and options of this program."""
         config = given.text("config") or ""
         if config.endswith(TREES):

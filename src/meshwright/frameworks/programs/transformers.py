@@ -13,10 +13,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from meshwright.frameworks.framework import Framework, framework
+from meshwright.frameworks.framework import LaunchFiles, framework
 from meshwright.frameworks.reading.adapters import adapter_options
 from meshwright.frameworks.reading.given import Given, Options, Statement, of_tree
-from meshwright.frameworks.reading.job import Setting
+from meshwright.frameworks.reading.job import JobContext
 from meshwright.frameworks.reading.launchers import Devices
 from meshwright.frameworks.reading.models import known_model
 from meshwright.frameworks.table import load_table
@@ -36,18 +36,18 @@ OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused"
 
 
 @framework("transformers", reads="transformers")
-class Transformers(Framework):
+class Transformers(LaunchFiles):
     """A training job of Hugging Face's Trainer, under accelerate or DeepSpeed."""
 
     is_general = True
 
-    def read(self, given: Given, setting: Setting) -> tuple[str, Options]:
+    def read(self, given: Given, setting: JobContext) -> tuple[str, Options]:
         """Return the framework, and options of this program."""
         gather(given, setting)
         return read_gathered(given, setting)
 
 
-def read_gathered(given: Given, setting: Setting) -> tuple[str, Options]:
+def read_gathered(given: Given, setting: JobContext) -> tuple[str, Options]:
     """Return the framework, and options of this program, of all files of a job together."""
     stated: Options = load_table("transformers").read(given)
     options = _engine(given, setting, stated)
@@ -72,7 +72,7 @@ def read_gathered(given: Given, setting: Setting) -> tuple[str, Options]:
     return framework, options
 
 
-def gather(given: Given, setting: Setting) -> None:
+def gather(given: Given, setting: JobContext) -> None:
     """Put the files that the options name beside them, those of DeepSpeed under ``ds.``."""
     given.put_under("ds", {"zero_optimization", "train_micro_batch_size_per_gpu"})
     if "train_batch_size" in given and given.statement("train_batch_size").place:
@@ -125,7 +125,7 @@ def gather(given: Given, setting: Setting) -> None:
         given.add(of_tree({"fsdp_config": tree}, path))
 
 
-def _engine(given: Given, setting: Setting, stated: Options) -> Options:
+def _engine(given: Given, setting: JobContext, stated: Options) -> Options:
     """Return the framework, its ZeRO stage, degrees and offload to the host."""
     kind = (stated["distributed_type"] or "").upper()
     launch = setting.launch
@@ -207,7 +207,7 @@ def _deepspeed(given: Given, stated: Options, usual_stage: str) -> Options:
     return found
 
 
-def _fsdp(given: Given, setting: Setting, stated: Options) -> Options:
+def _fsdp(given: Given, setting: JobContext, stated: Options) -> Options:
     """Return the options in the words of ``--fsdp`` and the fields of ``fsdp_config``."""
     words = (given.text("fsdp") or "").replace(",", " ").split()
     at = "fsdp_config."
@@ -265,7 +265,7 @@ def _parallelism(given: Given, stated: Options, has_fsdp: bool) -> Options:
     return found
 
 
-def _types(given: Given, setting: Setting, stated: Options, options: Options) -> Options:
+def _types(given: Given, setting: JobContext, stated: Options, options: Options) -> Options:
     """Return precisions, recomputation, and the compiled parts."""
     mixed = stated["mixed"]
     is_on = {
@@ -327,7 +327,7 @@ def _loss(given: Given) -> str:
     return ""
 
 
-def _batch(given: Given, setting: Setting, stated: Options, options: Options) -> Options:
+def _batch(given: Given, setting: JobContext, stated: Options, options: Options) -> Options:
     """Return the batch: that of a device x accumulation x the devices that hold data."""
     each, again = stated["micro_batch_size"], stated["accumulation"]
     whole, length = stated["global_batch"], stated["seq"]

@@ -22,7 +22,7 @@ from meshwright.frameworks.reading.given import (
     of_tree,
     of_words,
 )
-from meshwright.frameworks.reading.job import Job, Setting, job_of
+from meshwright.frameworks.reading.job import JobContext, ReadJob, job_of
 from meshwright.frameworks.reading.launchers import (
     Devices,
     Launch,
@@ -62,7 +62,7 @@ def read_job(
     num_devices: Callable[[], int | None] | None = None,
     variables: Mapping[str, str] | None = None,
     stated: Iterable[str] = (),
-) -> Job:
+) -> ReadJob:
     """Return the job that files start.
 
     Parameters
@@ -302,7 +302,7 @@ def _known() -> str:
 def _setting(
     files: _Files, script: Script, devices: Devices,
     num_devices: Callable[[], int | None] | None, launch: Launch | None, stated: frozenset[str],
-) -> Setting:  # fmt: skip
+) -> JobContext:  # fmt: skip
     count = num_devices() if num_devices is not None else None
     count = count or devices.count
 
@@ -324,7 +324,7 @@ def _setting(
             origin=as_written(named),
         )
 
-    return Setting(devices, count, content, launch, stated)
+    return JobContext(devices, count, content, launch, stated)
 
 
 def _places(folders: Sequence[Path], named: str) -> Iterator[Path]:

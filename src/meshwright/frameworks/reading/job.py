@@ -16,11 +16,11 @@ from meshwright.spec.declaration import faults_of
 from meshwright.spec.model import ModelSpec
 
 if TYPE_CHECKING:
-    from meshwright.frameworks.framework import Framework
+    from meshwright.frameworks.framework import LaunchFiles
 
 
 @dataclass(frozen=True)
-class Job(Shown):
+class ReadJob(Shown):
     """Job stated by the files that start it."""
 
     WRITTEN: ClassVar[Mapping[str, str]] = {
@@ -62,7 +62,7 @@ class Job(Shown):
 
 
 @dataclass
-class Setting:
+class JobContext:
     """Context of a reader: devices, files, the command that starts the program."""
 
     devices: Devices
@@ -98,7 +98,7 @@ _NEEDED = {
 """Options without which nothing is priced, by their names."""
 
 
-def job_of(reader: Framework, given: Given, setting: Setting, origin: str) -> Job:
+def job_of(reader: LaunchFiles, given: Given, setting: JobContext, origin: str) -> ReadJob:
     """Return the job that a reader makes of the options of a program.
 
     Raises
@@ -120,7 +120,7 @@ def job_of(reader: Framework, given: Given, setting: Setting, origin: str) -> Jo
         name = "prompt" if name == "context" and "prefill" in options else name
         if name not in options and all(fault.path != option for fault in given.missing):
             given.missing.append(OpenOption(option, "is needed: the files do not state it"))
-    return Job(framework, reader.kind, options, setting.devices, given.read, ignored,
+    return ReadJob(framework, reader.kind, options, setting.devices, given.read, ignored,
                tuple(dict.fromkeys(given.missing)), tuple(dict.fromkeys(given.notes)))  # fmt: skip
 
 

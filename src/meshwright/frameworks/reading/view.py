@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from meshwright.frameworks.framework import readers
 from meshwright.frameworks.reading.given import Statement
-from meshwright.frameworks.reading.job import Job
+from meshwright.frameworks.reading.job import ReadJob
 from meshwright.spec.workload import OptimizerPreset, Precision
 from meshwright.view.parts import Page, Part, Section, Table, Text, Tile
 from meshwright.view.registry import view
@@ -17,8 +17,8 @@ _SHORT = {"num_virtual_stages": "vpp", "micro_batch_size": "mbs"}
 _BATCH = ("global_batch", "micro_batch_size", "seq", "tokens", "batch", "context")
 
 
-@view(Job)
-def job_page(job: Job) -> Page:
+@view(ReadJob)
+def job_page(job: ReadJob) -> Page:
     """Return the page of a job."""
     title = next((readers[name].title for name in readers if name == job.framework), job.framework)
     sections = (
@@ -36,14 +36,14 @@ def job_page(job: Job) -> Page:
     )
 
 
-def _devices(job: Job) -> str:
+def _devices(job: ReadJob) -> str:
     count, chip = job.devices.count, job.devices.chip
     if not count:
         return ""
     return f" on {count:,} {chip}" if chip else f" on {counted(count, 'device')}"
 
 
-def _tiles(job: Job) -> Iterator[Tile]:
+def _tiles(job: ReadJob) -> Iterator[Tile]:
     """Yield the parts of the question, notes, open options and ignored ones."""
     options, read = job.options, "read" if job.read else ""
     degrees = [
