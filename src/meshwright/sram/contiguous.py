@@ -193,15 +193,13 @@ class LayerLoads:
         return [row.data for row in self._maxima]
 
 
-def greedy_stops(
-    loads: LayerLoads, stage_capacities: StageCapacities, most_stages: int | None = None
-) -> list[int]:
+def greedy_stops(loads: LayerLoads, stage_capacities: StageCapacities) -> list[int]:
     """Return the stop of each stage when each takes as many layers as fit: the fewest stages.
 
-    The last stop is short of the end where the layers need more than ``most_stages`` stages, or
-    one of them fits no stage that is left. A stage too small for its next layer stays empty.
+    The last stop is short of the end where a layer fits no stage that is left. A stage too small
+    for its next layer stays empty.
     """
-    most = most_stages or len(loads) + len(stage_capacities.capacity_bytes)
+    most = len(loads) + len(stage_capacities.capacity_bytes)
     limits = stage_capacities.capacities(most).tolist()
     stops = loads.stops_within(limits, stage_capacities.in_flight(most).tolist())
     return stops[: stops.index(stops[-1]) + 1]

@@ -21,6 +21,7 @@ from meshwright.cost.problem import Problem
 from meshwright.cost.streaming import ROWS, call_word_bytes
 from meshwright.graph.op import Op, OpKind, Phase
 from meshwright.graph.recompute import repeated_ops
+from meshwright.schedule.pipeline_schedules import TaskKind
 from meshwright.sharding.algebra import CollectiveCall
 from meshwright.sharding.local_sizes import degree_of, local_elements
 from meshwright.sharding.strategy import PlanOptions, Recompute, StrategyColumns, StrategyOf
@@ -106,9 +107,9 @@ class OperatorWork:
         later = tuple(message for message in self.messages if message.is_later)
         return OperatorWork(self.name, self.later_s, later)
 
-    def share(self, part: float, messages: tuple[Message, ...] = ()) -> OperatorWork:
-        """Return a part of the computation, with these messages."""
-        return OperatorWork(self.name, self.compute_s * part, messages, self.later_s * part)
+    def share(self, part: float) -> OperatorWork:
+        """Return a part of the computation, without messages."""
+        return OperatorWork(self.name, self.compute_s * part, (), self.later_s * part)
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,14 @@ class PiecePasses:
     forward: tuple[OperatorWork, ...]
     backward: tuple[OperatorWork, ...]
     """Recomputation first."""
+
+    def works(self, kind: TaskKind) -> Sequence[OperatorWork]:
+        """Return the operators of a kind of pass; with gradients apart their parts in it."""
+        if kind is TaskKind.BACKWARD_INPUT:
+            return [work.at_once() for work in self.backward]
+        if kind is TaskKind.BACKWARD_WEIGHT:
+            return [work.put_off() for work in self.backward if np.any(work.later_s)]
+        return self.forward if kind is TaskKind.FORWARD else self.backward
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -95,13 +95,13 @@ def choice_network(
     columns = take(strategies, np.repeat(np.arange(len(laid)), counts))
     # Candidates of the same degrees have the same ways.
     tables = {id(choices): choices for _, choices in laid}
-    known = {number: _nesting(choices) for number, choices in tables.items()}
+    known = {number: axes_laid(choices) for number, choices in tables.items()}
     placed = joined([known[id(choices)] for _, choices in laid])
     strides = {**placed.strides, **strides_of_experts(columns)}
     return problem.network_with(replace(placed, strides=strides), columns)
 
 
-def _nesting(choices: Sequence[Nesting]) -> AxisPlacement:
+def axes_laid(choices: Sequence[Nesting]) -> AxisPlacement:
     """Return the placement of axes, one row for each way to lay them."""
     sizes = np.array([choice.shapes for choice in choices], dtype=float)
     apart = np.ones_like(sizes)
@@ -127,7 +127,7 @@ def stacked(params: Sequence[HeldParams[float]]) -> HeldParams[FloatArray]:
 
 def contention_of(
     problem: Problem, plan_options: PlanOptions, strategy: Strategy, ranks: Ranks,
-    params: HeldParams[float], physical: Network, *, is_routed: bool = False,
+    params: HeldParams[float], physical: Network,
 ) -> Contention:  # fmt: skip
     """Return the contention on the links when a strategy runs on its devices.
 
@@ -137,20 +137,19 @@ def contention_of(
         Network from :func:`physical_network`.
     """
     network = choice_network(problem, [(strategy, [Nesting(ranks.axes, ranks.shapes)])])
-    (found,) = _contentions(
-        problem, [(plan_options, 1)], network, [ranks], stacked([params]), physical, is_routed
-    )
+    (found,) = _contentions(problem, [plan_options], network, [ranks], stacked([params]), physical)
     return found
 
 
 def _contentions(
-    problem: Problem, option_sets: Sequence[tuple[PlanOptions, int]], network: AxisNetwork,
-    places: Sequence[Ranks], params: HeldParams[FloatArray], physical: Network, is_routed: bool,
+    problem: Problem, option_sets: Sequence[PlanOptions], network: AxisNetwork,
+    places: Sequence[Ranks], params: HeldParams[FloatArray], physical: Network,
+    *, is_routed: bool = False,
 ) -> list[Contention]:  # fmt: skip
     """Return the contention on the links for each row of a network, alone on its devices."""
     found = []
-    every = window_messages(problem, [options for options, _ in option_sets], network, params)
-    for row, ((plan_options, _), ranks, messages) in enumerate(
+    every = window_messages(problem, option_sets, network, params)
+    for row, (plan_options, ranks, messages) in enumerate(
         zip(option_sets, places, every, strict=True)
     ):
         # Where both tensors stream, tp and tatp have the same rounds: of N sub-weights N - 1 are
@@ -216,20 +215,22 @@ def price_placed(
             works.append(work)
     if not places:
         return found
-    option_sets = [(ways[row][0], 1) for row in rows]
+    option_sets = [ways[row][0] for row in rows]
     network = choice_network(problem, [(ways[row][1], [ways[row][2]]) for row in rows])
     private = (
-        _at_their_pace(problem, option_sets, network, works)
+        _shared_out(problem, option_sets, network, works)
         if alone is None
         else [alone[row] for row in rows]
     )
     params = stacked([params_of(one) for one in private])
-    shared = _contentions(problem, option_sets, network, places, params, physical, is_routed)
+    shared = _contentions(
+        problem, option_sets, network, places, params, physical, is_routed=is_routed
+    )
     slowdown = {
         axis: np.array([entry.slowdown.get(axis, 1.0) for entry in shared])
         for axis in dict.fromkeys(axis for entry in shared for axis in entry.slowdown)
     }
-    together = _at_their_pace(problem, option_sets, replace(network, slowdown=slowdown), works)
+    together = _shared_out(problem, option_sets, replace(network, slowdown=slowdown), works)
     for row, ranks, one, contended, links, work in zip(
         rows, places, private, together, shared, works, strict=True
     ):
@@ -259,8 +260,28 @@ def work_of(
     return shared_work(ranks, physical.speed_factor, batch, rows, micro_batch)
 
 
-def _at_their_pace(
-    problem: Problem, option_sets: Sequence[tuple[PlanOptions, int]], network: AxisNetwork,
+def priced_at_pace(
+    problem: Problem, option_sets: Sequence[PlanOptions], network: AxisNetwork,
+    works: Mapping[int, SharedWork],
+) -> Iterator[tuple[IntArray, Priced]]:  # fmt: skip
+    """Yield the prices of rows of a network, each at the pace of its last rank, with their numbers.
+
+    Parameters
+    ----------
+    works
+        Split of the work over the ranks, by the rows to price.
+    """
+    by_pace: dict[tuple[float, float], list[int]] = {}
+    for row, work in works.items():
+        by_pace.setdefault((work.pace, work.most_work), []).append(row)
+    for key, rows in by_pace.items():
+        each = [(option_sets[row], 1) for row in rows]
+        for places, priced in price_each(problem.at_pace(*key), each, take_rows(network, rows)):
+            yield np.array(rows)[places], priced
+
+
+def _shared_out(
+    problem: Problem, option_sets: Sequence[PlanOptions], network: AxisNetwork,
     works: Sequence[SharedWork],
 ) -> list[Priced]:  # fmt: skip
     """Return the price of each row when the last rank runs at a different speed.
@@ -268,14 +289,12 @@ def _at_their_pace(
     Activations grow with the most work of a rank; weights, states and their update with those of
     the ranks that a device hosts.
     """
-    found: list[Priced | None] = [None] * len(works)
-    for key in dict.fromkeys((work.pace, work.most_work) for work in works):
-        rows = [n for n, work in enumerate(works) if (work.pace, work.most_work) == key]
-        part = [option_sets[row] for row in rows]
-        priced = _one_by_one(price_each(problem.at_pace(*key), part, take_rows(network, rows)))
-        for row, one in zip(rows, priced, strict=True):
-            found[row] = _unequal(one, works[row])
-    return [one for one in found if one is not None]
+    found = {
+        row: _unequal(take_rows(priced, [place]), works[row])
+        for rows, priced in priced_at_pace(problem, option_sets, network, dict(enumerate(works)))
+        for place, row in enumerate(rows.tolist())
+    }
+    return [found[row] for row in sorted(found)]
 
 
 _OF_WORK = (MemoryPart.ACTIVATIONS, MemoryPart.WORKING)
@@ -301,16 +320,6 @@ def _unequal(priced: Priced, work: SharedWork) -> Priced:
     update_s = priced.step.time[TimePart.OPTIMIZER]
     time = priced.step.time.plus({TimePart.OPTIMIZER: work.states * update_s})
     return replace(priced, step=replace(priced.step, memory=memory, time=time))
-
-
-def _one_by_one(parts: Sequence[tuple[IntArray, Priced]]) -> list[Priced]:
-    """Return the price of each row alone, in the order of their numbers."""
-    found = {
-        row: take_rows(priced, [place])
-        for rows, priced in parts
-        for place, row in enumerate(rows.tolist())
-    }
-    return [found[row] for row in sorted(found)]
 
 
 @dataclass(frozen=True)

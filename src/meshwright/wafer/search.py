@@ -40,6 +40,7 @@ from meshwright.wafer.price import (
     PlacedPrice,
     choice_network,
     price_placed,
+    priced_at_pace,
     step_links,
     with_energy,
     work_of,
@@ -223,24 +224,14 @@ def _at_their_pace(
         least_s = np.maximum(column(time.total_s), most_work[numbers] * computes_s)
         wanted[numbers] = least_s * (1.0 - ROUNDING) < within_s
     options = [plan_options for plan_options, number in option_sets for _ in range(number)]
-    by_pace: dict[tuple[float, float], list[int]] = {}
-    for row, work in enumerate(every):
-        if work is not None and wanted[row]:
-            by_pace.setdefault((work.pace, work.most_work), []).append(row)
+    works_of = {row: work for row, work in enumerate(every) if work is not None and wanted[row]}
     found: dict[PlanOptions, list[tuple[IntArray, Priced]]] = {}
-    for key, rows in by_pace.items():
-        numbers, each = np.array(rows), [(options[row], 1) for row in rows]
-        for places, priced in price_each(problem.at_pace(*key), each, take_rows(network, rows)):
-            found.setdefault(priced.plan_options, []).append((numbers[places], priced))
+    for rows, priced in priced_at_pace(problem, options, network, works_of):
+        found.setdefault(priced.plan_options, []).append((rows, priced))
     return [
-        (np.concatenate([rows for rows, _ in parts]), _together([priced for _, priced in parts]))
+        (np.concatenate([rows for rows, _ in parts]), joined([priced for _, priced in parts]))
         for parts in found.values()
     ]
-
-
-def _together(parts: Sequence[Priced]) -> Priced:
-    """Return the rows of prices under the same plan options, one part after the other."""
-    return parts[0] if len(parts) == 1 else joined(parts)
 
 
 def most_choices(problem: Problem) -> int:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise, zip_longest
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -52,6 +51,7 @@ from meshwright.wafer.messages import (
     Message,
     OperatorWork,
     PiecePasses,
+    Sent,
     data_messages,
     piece_passes,
 )
@@ -70,13 +70,10 @@ COMPUTED = ("compute_s", "recompute_s", "launch_s")
 _PART_OF_TRACK = {"tp": "tp_comm_s", "etp": "tp_comm_s", "cp": "cp_comm_s", "ep": "ep_comm_s",
                   "tatp": "tatp_stream_s", "pp": "pp_comm_s", "dp": "dp_comm_s"}  # fmt: skip
 
-if TYPE_CHECKING:
-    pass
-
 
 @dataclass(frozen=True)
 class PlacedExchange:
-    """Demands for one byte of the full tensor on one rank."""
+    """An exchange of the members of groups on their devices."""
 
     demands: Demands
     """Demands for one byte of the full tensor on one rank."""
@@ -261,6 +258,8 @@ class _StepBuilder:
         requested from then on."""
         self.sent: dict[int, IntArray] = {}
         """Messages between stages that have not been received, by the number of their task."""
+        self.parts: dict[tuple[int, TaskKind], list[tuple[OperatorWork, Sent]]] = {}
+        """Parts of the works of each piece in each kind of pass."""
         self.gathered: dict[tuple[int, int, int], tuple[Waits, Waits]] = {}
         self.last_micro_batch = max(task.micro_batch for task in work.tasks)
 
@@ -284,8 +283,7 @@ class _StepBuilder:
         if task.kind is TaskKind.BACKWARD_WEIGHT:
             # The weight gradients that were put off.
             for _, run in reversed(runs):
-                later = [one.put_off() for one in run.passes.backward if np.any(one.later_s)]
-                self._run(later, run, stage, [], [])
+                self._run(task.kind, run, stage, [], [])
                 if work.overlaps_data:
                     self._data(self._sums(task.micro_batch), run, stage, 1.0, [self.last])
         else:
@@ -321,21 +319,18 @@ class _StepBuilder:
             share = self._share_of_first(run)
             if overlaps_data:
                 self._data(sums, run, stage, 1.0 - share, [self.last])
-            works = run.passes.forward if is_forward else run.passes.backward
-            if task.kind is TaskKind.BACKWARD_INPUT:
-                works = tuple(work.at_once() for work in works)
-            self._run(works, run, stage, waits + known[0] + first, known[1] + rest)
+            self._run(task.kind, run, stage, waits + known[0] + first, known[1] + rest)
             if overlaps_data:
                 self._data(sums, run, stage, share, [self.last])
             waits = []
 
-    def _run(
-        self, works: Sequence[OperatorWork], run: Run, stage: int, waits: Waits, at_end: Waits
-    ) -> None:
+    def _run(self, kind: TaskKind, run: Run, stage: int, waits: Waits, at_end: Waits) -> None:
         """Enumerate one run in one direction; messages of ``at_end`` arrive before it ends."""
         devices = self.exchanges.stages[stage]
         self.begun[devices] = self.last[devices]
-        for work, sent in in_rounds(merged(works)):
+        if (id(run.passes), kind) not in self.parts:
+            self.parts[id(run.passes), kind] = list(in_rounds(merged(run.passes.works(kind))))
+        for work, sent in self.parts[id(run.passes), kind]:
             for message, _ in sent:
                 if not message.overlaps:
                     waits.append(self._send(message, stage, run.num_layers, waits))
@@ -444,9 +439,7 @@ def step_tasks(work: StepWork, exchanges: Exchanges) -> TaskGraph:
     return builder.tasks.build()
 
 
-def in_rounds(
-    works: Sequence[OperatorWork],
-) -> Iterator[tuple[OperatorWork, list[tuple[Message, float]]]]:
+def in_rounds(works: Sequence[OperatorWork]) -> Iterator[tuple[OperatorWork, Sent]]:
     """Yield parts of works, each with its messages during computation and their shares.
 
     A work is cut where a message that overlaps with it begins or ends; messages that it waits for

@@ -69,10 +69,6 @@ def test_a_stage_with_less_room_than_a_transient_stays_empty():
     assert greedy_stops(row([3, 4], transient=5), StageCapacities((9.0, 4.0, 9.0))) == [1, 1, 2]
 
 
-def test_more_layers_than_stages_is_no_cut():
-    assert greedy_stops(row([5, 5, 5]), StageCapacities((5.0,)), 2) == [1, 2]
-
-
 def test_balance_evens_the_loads():
     # greedy fills 10 + 1; the even cut of the same two stages is 6 + 5
     loads = row([4, 2, 3, 1, 1])

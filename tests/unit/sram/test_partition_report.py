@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from meshwright.catalog.footprint_files import FootprintFile, LayerFootprint
-from meshwright.sram.alike import runs_of_alike
 from meshwright.sram.partition import Cut, partition_measured
+from meshwright.sram.view import runs_of_alike
 from meshwright.view.svg import chart_svg
 from meshwright.view.terminal import text_of
 

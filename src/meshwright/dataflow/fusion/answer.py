@@ -42,7 +42,7 @@ class PlacedKernel(Brief):
 
 
 @dataclass(frozen=True)
-class Partition(Brief):
+class FusedPartition(Brief):
     """Kernels that are on the chip together; seconds and bytes are those of one sequence."""
 
     DERIVED: ClassVar[Mapping[str, str]] = {"limit": "limit", "time_s": "time_s"}
@@ -114,7 +114,7 @@ class Fusion(Brief):
     """The best partitions of a problem."""
 
     problem: FusionProblem
-    partitions: tuple[Partition, ...]
+    partitions: tuple[FusedPartition, ...]
     micro_batch: int
     """Sequences that pass through one partition before the next one is loaded."""
     held_bytes: float
@@ -238,7 +238,7 @@ class FusionAnswer(Shown):
     counts: FusionCounts
     refused: tuple[str, ...]
     """Reasons why other tiles and divisions do not fit."""
-    partitions: tuple[Partition, ...]
+    partitions: tuple[FusedPartition, ...]
     """Partitions in the order of time."""
     warnings: tuple[str, ...] = ()
     version: str = ""

@@ -16,11 +16,11 @@ from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.systems import load_chip
 from meshwright.dataflow.audited import fusion_facts
 from meshwright.dataflow.fusion.answer import (
+    FusedPartition,
     Fusion,
     FusionAnswer,
     FusionCounts,
     FusionQuestion,
-    Partition,
     Target,
 )
 from meshwright.dataflow.fusion.cores import grid_of, passing_dims, tileable_dims
@@ -182,7 +182,7 @@ def latency_s(asked: FusionQuestion, fusion: Fusion) -> float:
     return asked.graph.repeats * once + (asked.pp - 1) * fusion.problem.send_s
 
 
-def _rounds(graph: DataflowGraph, problem: FusionProblem, part: Partition) -> int:
+def _rounds(graph: DataflowGraph, problem: FusionProblem, part: FusedPartition) -> int:
     """Return the number of times that the tiles of one pass run through a partition."""
     waits = dict[str, int]()
     passing = passing_dims(graph, problem.num_tiles).keys()

@@ -15,9 +15,9 @@ from meshwright.base.arrays import BoolArray, FloatArray, larger, where
 from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.base.units import format_bytes
 from meshwright.dataflow.fusion.answer import (
+    FusedPartition,
     Fusion,
     FusionChoice,
-    Partition,
     PlacedKernel,
     SearchCounts,
 )
@@ -292,13 +292,13 @@ def _finish(problem: FusionProblem, allowed: tuple[int, int]) -> Finish:
 
 def _partition(
     problem: FusionProblem, members: BoolArray, prices: PartitionPrices, row: int, size: int
-) -> Partition:
+) -> FusedPartition:
     """Return one priced set as a partition of a result."""
     kernels = np.flatnonzero(members).tolist()
     cycles = prices.tile_cycles[row : row + 1]
     needed = [cores_needed(problem.choices[k], cycles, problem.grid.num_cores) for k in kernels]
     filled_s = float(prices.busy_s[row] + prices.fill_s[row] / size)
-    return Partition(
+    return FusedPartition(
         kernels=tuple(
             PlacedKernel(problem.names[kernel], int(cores[0]))
             for kernel, cores in zip(kernels, needed, strict=True)

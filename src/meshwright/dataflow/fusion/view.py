@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.dataflow.fusion.answer import FusionAnswer, Partition
+from meshwright.dataflow.fusion.answer import FusedPartition, FusionAnswer
 from meshwright.view import charts
 from meshwright.view.drawn import largest
 from meshwright.view.parts import Cell, Chart, Page, Part, Plot, Section, Table, Text, Tile, Whole
@@ -142,7 +142,7 @@ def proof_lines(answer: FusionAnswer) -> Iterator[str]:
         yield "; ".join(searched)
 
 
-def _kernels(part: Partition) -> str:
+def _kernels(part: FusedPartition) -> str:
     """Return the kernels of a partition: all that fit in a cell, else those of the most cores."""
     text = ", ".join(kernel.name for kernel in part.kernels)
     if len(text) <= MOST_LETTERS:

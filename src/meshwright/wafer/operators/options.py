@@ -6,14 +6,13 @@ micro-batch and the choices for the whole model (:class:`SharedChoices`) are equ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray, IntArray, take_rows
-from meshwright.collectives.group import Reach
-from meshwright.cost.communication import AxisNetwork, AxisPlacement
+from meshwright.base.arrays import BoolArray, IntArray, take_rows
+from meshwright.cost.communication import AxisNetwork
 from meshwright.cost.problem import Problem
 from meshwright.network.placement import Nesting, all_choices
 from meshwright.search.exhaustive import Progress
@@ -32,6 +31,7 @@ from meshwright.sharding.strategy import (
 )
 from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
+from meshwright.wafer.price import axes_laid
 
 MOST_OPTIONS = 6_000
 """Options that are priced at most; large grids get fewer ways to lay each set of degrees."""
@@ -112,7 +112,7 @@ def all_options(problem: Problem, frame: SharedChoices) -> Options | None:
         return None
     found, option_sets, choices = zip(*rows, strict=True)
     columns = stack(list(found))
-    network = problem.network_with(_layout(columns, choices), columns)
+    network = problem.network_with(axes_laid(choices), columns)
     return Options(frame, columns, tuple(option_sets), tuple(choices), network)
 
 
@@ -158,28 +158,6 @@ def _refused(problem: Problem, plan_options: PlanOptions, columns: StrategyColum
         ):  # fmt: skip
             found |= refusal.mask & rows
     return found
-
-
-def _layout(columns: StrategyColumns, choices: Sequence[Nesting]) -> AxisPlacement:
-    """Return the placement of the axes of each row: distances, and blocks."""
-    order = np.array([[AXES.index(axis) for axis in choice.axes] for choice in choices])
-    shapes = np.array([choice.shapes for choice in choices], dtype=float)
-    rows = np.arange(len(choices))
-    degrees = np.stack([getattr(columns, axis) for axis in AXES], axis=1)[rows[:, None], order]
-    inside, apart = _inside(degrees), _inside(shapes)
-    place = np.argsort(order, axis=1)
-    strides, reaches = {}, {}
-    for index, axis in enumerate(AXES):
-        at = place[:, index]
-        strides[axis] = inside[rows, at]
-        reaches[axis] = Reach(tuple(shapes[rows, at].T), tuple(apart[rows, at].T))
-    return AxisPlacement(strides, reaches)
-
-
-def _inside(sizes: FloatArray) -> FloatArray:
-    """Return the product of the sizes before each one, along the second dimension."""
-    whole: FloatArray = np.cumprod(sizes, axis=1) / sizes
-    return whole
 
 
 NUM_UNIFORM = 24

@@ -426,17 +426,10 @@ class ModelGraph:
             self, prices=prices.under(plan_options), every_way=every_way.under(plan_options)
         )
 
-    def price(self, choices: tuple[int, ...], reshard_s: float | None = None) -> Assigned:
-        """Return the price of the whole step for one choice of each node.
-
-        Parameters
-        ----------
-        reshard_s
-            Resharding of one micro-batch, where it is known [s].
-        """
-        if reshard_s is None:
-            moves = self.moves_s.items()
-            reshard_s = sum(float(load.time_s[choices[u], choices[v]]) for (u, v), load in moves)
+    def price(self, choices: tuple[int, ...]) -> Assigned:
+        """Return the price of the whole step for one choice of each node."""
+        moves = self.moves_s.items()
+        reshard_s = sum(float(load.time_s[choices[u], choices[v]]) for (u, v), load in moves)
         prices, places = self.prices, self.places
         problem, plan_options = prices.problem, prices.options.frame.plan_options
         used = Counter(zip(places, choices, strict=True))
