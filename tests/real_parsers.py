@@ -32,7 +32,7 @@ class Started:
 
     @property
     def of_program(self) -> list[str]:
-        """The words behind the program, which is the first one that is no option."""
+        """The words behind the program, which is the first one that is not an option."""
         words = iter(self.words)
         for word in words:
             if word == "-m":

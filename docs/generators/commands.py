@@ -70,7 +70,7 @@ def command_page(name: str, question: type[Question]) -> str:
         parts += [f"## {sentence(group, stop='') or 'Options'}", *members]
         parts += [] if group else extra
     if rare := question.rare().values():
-        told = f"Each is stated by `--{WITH} NAME=VALUE`, again for each."
+        told = f"Each is stated by `--{WITH} NAME=VALUE`, repeatable."
         parts += ["## Rarer options", told, *(described(option, question) for option in rare)]
     return page(name, *parts, EXIT_STATUS)
 

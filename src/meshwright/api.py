@@ -130,7 +130,7 @@ class Verb(Generic[Q, T]):
         shown += [f"{name}={value!r}" if isinstance(value, str | int | float) else name
                   for name, value in options.items()]  # fmt: skip
         if moved := [name for name in options if name in MOVED.keys() - self.question.options]:
-            raise SpecError([Fault(name, "is said anew", MOVED[name]) for name in moved])
+            raise SpecError([Fault(name, "has a new name", MOVED[name]) for name in moved])
         asked = self.question.ask(given | options, verb=self.name)
         return self.answer(asked, Call(f"mw.{self.name}({', '.join(shown)})"))
 
@@ -574,7 +574,7 @@ def _serving(reading: Reading, asked: ask.Serve, call: Call) -> ServingPlan | Di
         if "max_ttft" not in asked.stated:
             reading.fault(asked.flag("max_ttft"), "is needed with --disaggregated: prompts would "
                           "queue without end")  # fmt: skip
-        why = "is of no use with --disaggregated, which asks for most throughput and counts the"
+        why = "has no effect with --disaggregated, which asks for most throughput and counts the"
         asked.refuse_idle(reading, ("latency", "dp"), f"{why} workers")
     reading.done()
     assert workload is not None
@@ -821,7 +821,7 @@ def export(asked: ask.Export, call: Call) -> dict[str, str] | list[Path]:
         raise UnknownNameError("export target", asked.target, titles)
     exporter = exporters[asked.target]
     if asked.print and not exporter.is_text:
-        raise UsageError(f"{exporter.written} are no text: --out FOLDER")
+        raise UsageError(f"{exporter.written} are not text: --out FOLDER")
     found = _plan_of(asked.plan)
     if asked.print:
         return {
@@ -942,7 +942,7 @@ def _partition_workload(asked: ask.Partition, system: SystemSpec | None) -> Work
 
     reading = Reading()
     idle = ("weights", "kv_cache") if asked.training else ("optimizer",)
-    asked.refuse_idle(reading, idle, "is of no use here")
+    asked.refuse_idle(reading, idle, "has no effect here")
     if "seq" not in asked.stated:
         reading.fault("--seq", "is needed")
     optimizer = reading.value(optimizer_of, asked.optimizer)
@@ -1023,7 +1023,7 @@ def _read_program(asked: ask.Read) -> DataflowGraph:
     from meshwright.graph.kernels.declared import to_spec
 
     reading = Reading()
-    asked.refuse_idle(reading, ("on", "set"), "applies only with files that start a job")
+    asked.refuse_idle(reading, ("on", "set"), "applies only with launch files")
     reading.done()
     graph = load_graph(asked.files[0], repeats=asked.repeats or 1, **program_of(asked))
     if asked.out is not None:

@@ -238,5 +238,5 @@ kernels:
 
 def test_an_unread_kind_of_file_is_one_error(tmp_path) -> None:
     (tmp_path / "text.pt2").write_text("no archive")
-    with pytest.raises(SpecError, match="it is no archive that can be read"):
+    with pytest.raises(SpecError, match="it is not a readable archive"):
         load_graph(str(tmp_path / "text.pt2"))

@@ -87,7 +87,7 @@ def test_scripts(tmp_path, text, status, says):
         ('X = "%1000000000d" % 5\n', 2, "line 1: builds too much text"),
         ('X = "a" * 100000\nX = X * 100000\n', 2, "line 2: builds too much text"),
         ("X = [0]\n" + "X.extend(X)\n" * 27, 2, "builds too many values"),
-        ("X = []\nX.append(X)\n", 2, "nests too deep"),
+        ("X = []\nX.append(X)\n", 2, "nests too deeply"),
     ],
 )
 def test_python_files(tmp_path, text, status, says):
@@ -100,8 +100,8 @@ def test_python_files(tmp_path, text, status, says):
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("a.yaml", "services: {a: {command: 5}}\n", "is no file of a program"),
-        ("a.yaml", "services: {a: null}\n", "is no file of a program"),
+        ("a.yaml", "services: {a: {command: 5}}\n", "is not a file of a supported program"),
+        ("a.yaml", "services: {a: null}\n", "is not a file of a supported program"),
         ("a.yaml", POD.format(node="", command="5", resources=EIGHT), "is no file"),
         ("a.yaml", POD.format(node="  nodeSelector: x\n", command="[python, t.py]",
                               resources=EIGHT), "starts no program"),
@@ -115,7 +115,7 @@ def test_python_files(tmp_path, text, status, says):
             for i in range(12)), "builds too many values"),
         ("a.yaml", "model_name_or_path: meta-llama/Llama-3.1-8B\nper_device_train_batch_size: 1\n"
          "fsdp_config: {1: 2, ~: 3, 1.5: 4, true: 3}\n", "is not read"),
-        ("a.toml", "a." * 3000 + "a = 1\n", "nests too deep"),
+        ("a.toml", "a." * 3000 + "a = 1\n", "nests too deeply"),
     ],
 )  # fmt: skip
 def test_trees(tmp_path, name, text, says):
@@ -129,7 +129,7 @@ def test_trees(tmp_path, name, text, says):
     ("name", "content", "says"),
     [
         ("k.csv.gz", gzip.compress(KERNEL.encode() * 9, mtime=0)[:40], "gzip is damaged"),
-        ("k.csv", KERNEL.encode() + b"b60,\xff\xfe\n", "no UTF-8"),
+        ("k.csv", KERNEL.encode() + b"b60,\xff\xfe\n", "not UTF-8"),
         ("k.csv", f"{KERNEL}a100,vllm_custom,eager,0,8,8,8388608,138.0\n".encode(), "found '0'"),
         ("k.csv", f"{DISPATCH}h100,normal,1e-320,7168,12,8,4,105,159\n".encode(), "line 2: nodes"),
         ("k.csv", f"{DISPATCH}h200,normal,x,4096,16384,22,24,1538,2388\n".encode(), "nodes"),
@@ -349,8 +349,8 @@ def test_names_of_rows_cannot_steer_a_terminal_or_a_page(tmp_path):
 @pytest.mark.parametrize(
     ("verb", "content", "says"),
     [
-        ("explain", [], "is no answer of this program: found a list"),
-        ("explain", {}, "is no answer of this program: found no field `format`"),
+        ("explain", [], "is not an answer of this program: found a list"),
+        ("explain", {}, "is not an answer of this program: found no field `format`"),
         ("simulate", {"format": None}, "format: found None, this version reads"),
         ("read", "a: !!map [1]\n", "expected a mapping node, but found sequence"),
     ],

@@ -53,7 +53,7 @@ def test_a_wrong_value_is_one_fault_before_anything_is_asked(name, value, word):
 
 
 def test_an_option_that_a_sweep_does_not_know_is_refused():
-    with pytest.raises(SpecError, match="is no field of a sweep"):
+    with pytest.raises(SpecError, match="is not a field of a sweep"):
         checked(sweep(frame=["megatron"]))
 
 

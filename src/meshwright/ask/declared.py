@@ -244,7 +244,7 @@ def _workload_of_file(asked: Training) -> TrainingWorkload:
     asked.refuse_idle(reading, OF_WORKLOAD, "the file of --workload states this")
     loaded = reading.value(needed, "--workload", asked.workload, load_workload, TrainingWorkload)
     if loaded is not None and not isinstance(loaded, TrainingWorkload):
-        reading.fault(f"{asked.workload}: kind", f"{loaded.kind} is no training workload")
+        reading.fault(f"{asked.workload}: kind", f"{loaded.kind} is not a training workload")
     reading.done()
     assert isinstance(loaded, TrainingWorkload)
     return loaded

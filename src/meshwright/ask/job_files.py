@@ -69,7 +69,7 @@ def with_job(
     files = files_of(question)
     if not files:
         if question.set:
-            raise SpecError(Fault("--set", "applies only with files that start a job"))
+            raise SpecError(Fault("--set", "applies only with launch files"))
         return asked, None
     variables, question = question.set, question.but(from_=None, set=None)
     if is_job_file(question.model):

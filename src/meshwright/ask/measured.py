@@ -140,7 +140,7 @@ def _jobs(path: Path, calibration: str) -> Iterator[Measurement]:
     """Yield the jobs of a YAML file, after all of them are read."""
     tree = read_tree(read_text(path), str(path)).value
     entries = tree.get("jobs")
-    unknown = [Fault(str(name), "is no field", "jobs") for name in tree if name != "jobs"]
+    unknown = [Fault(str(name), "is not a field", "jobs") for name in tree if name != "jobs"]
     if unknown or not isinstance(entries, list) or not entries:
         fault = Fault("jobs", "expected a list of jobs", "each with model, on, ..., measured")
         raise SpecError(unknown or [fault], origin=str(path))
@@ -189,7 +189,7 @@ def _asked(entry: Mapping[Any, Any]) -> MeasuredJob:
     for word, (key, _) in values.items():
         if word not in names:
             dashed = [name.replace("_", "-") for name in names]
-            reading.fault(str(key), "is no option of a job", nearest(str(key), dashed))
+            reading.fault(str(key), "is not an option of a job", nearest(str(key), dashed))
     known = {names[word]: value for word, (_, value) in values.items() if word in names}
     asked = MeasuredJob.ask(known)
     reading.errors += asked.errors

@@ -52,7 +52,7 @@ from meshwright.spec.choices import (
 BINARY = "128k is 131072, 1M 1048576"
 """Notation of lengths; k and M of other counts are decimal."""
 MODEL_HELP = "catalog name, Hugging Face id, config.json or its folder"
-OR_JOB = f"{MODEL_HELP}; or a file that starts a job"
+OR_JOB = f"{MODEL_HELP}; or a launch file"
 PROGRAM_HELP = "a program: model.pt2, model.onnx, module:function, file.py:function"
 GRAPH_HELP = f"catalog name, file, hpl-NxB, fft-AxB or a model; {PROGRAM_HELP}"
 SYSTEM_HELP = "64xH100, 2x4xL4 (two hosts of four), wafer-6x8, v5p-128, a YAML file"
@@ -64,12 +64,12 @@ CALIBRATION_HELP = (
 )
 OPTIMIZER_HELP = "preset of bytes per parameter; see show optimizer"
 TRAINING_HELP = "with the backward pass"
-FORCE_HELP = "replace files that are there, write through symbolic links"
-REPORT_HELP = "write a report to look at and to pass on: one HTML file"
-degree = partial(option, group="fix a degree or a choice")
-choice = partial(option, group="fix a degree or a choice")
-in_job = partial(option, group="a job that you run")
-in_graph = partial(option, group="the program")
+FORCE_HELP = "replace existing files, write through symbolic links"
+REPORT_HELP = "write a report to share: one HTML file"
+degree = partial(option, group="degrees and choices that you fix")
+choice = partial(option, group="degrees and choices that you fix")
+in_job = partial(option, group="your running job")
+in_graph = partial(option, group="program")
 
 
 # ----------------------------------------------------------------------------- pieces of questions
@@ -111,32 +111,34 @@ class Fixed(Split):
     recompute: tuple[Recompute, ...] | None = choice("activation recomputation")
     schedule: tuple[ScheduleKind, ...] | None = choice("pipeline schedule")
     offload: tuple[Offload, ...] | None = choice(
-        "kept in host memory; gradients: with optimizer state, state: and weights"
+        "parts in host memory; gradients includes the optimizer state, state the weights too"
     )
     dp_shard: tuple[Count, ...] | None = degree(
         "data parallel ranks over which state is sharded", "N", is_rare=True
     )
     reshard: tuple[bool, ...] | None = choice(
-        "with ZeRO 3: weights are gathered again for the backward pass",
+        "with ZeRO 3: gather the weights again for the backward pass",
         target="reshard_after_forward", is_rare=True,
     )  # fmt: skip
     recompute_modules: tuple[Modules, ...] | None = choice(
-        "with --recompute selective: some of core_attn+layernorm+mla_up_proj+mlp+moe+moe_act+"
-        "shared_experts", "NAME+NAME", is_rare=True,
+        "with --recompute selective: modules to recompute, some of core_attn+layernorm+mla_up_proj+"
+        "mlp+moe+moe_act+shared_experts", "NAME+NAME", is_rare=True,
     )  # fmt: skip
     kept_tensors: tuple[Tensors, ...] | None = choice(
-        "with --recompute selective: kept with the input of a layer, all else is made again: some "
-        "of query_proj+key_proj+value_proj+context+out_proj+mlpwi+mlpwo", "NAME+NAME", is_rare=True,
+        "with --recompute selective: tensors kept beside the input of a layer, some of "
+        "query_proj+key_proj+value_proj+context+out_proj+mlpwi+mlpwo", "NAME+NAME", is_rare=True,
     )  # fmt: skip
     offloaded_tensors: tuple[Tensors, ...] | None = choice(
-        "the same, kept in host memory; decoder_layer_input too", "NAME+NAME", is_rare=True
+        "tensors kept in host memory: those of kept_tensors, or decoder_layer_input",
+        "NAME+NAME",
+        is_rare=True,
     )
     recompute_layers: tuple[Count0, ...] | None = choice(
-        "with --recompute full: layers of each chunk, the others are kept (0: all)", "N",
+        "with --recompute full: recomputed layers of each chunk (0: all)", "N",
         is_rare=True,
     )  # fmt: skip
     recompute_run: tuple[Count, ...] | None = choice(
-        "with --recompute full: layers of a chunk that keep one input together (1)", "N",
+        "with --recompute full: layers that share one kept input (1)", "N",
         is_rare=True,
     )  # fmt: skip
     vocab_parallel: tuple[bool, ...] | None = choice(
@@ -144,13 +146,13 @@ class Fixed(Split):
         target="vocabulary_parallel", is_rare=True,
     )  # fmt: skip
     embedding_layers: tuple[Count0, ...] | None = choice(
-        "layers for which the embedding counts where stages are filled (0)", "N", is_rare=True
+        "weight of the embedding in layers, when layers are dealt to stages (0)", "N", is_rare=True
     )
     head_layers: tuple[Count0, ...] | None = choice(
-        "layers for which the head counts where stages are filled (0)", "N", is_rare=True
+        "weight of the head in layers, when layers are dealt to stages (0)", "N", is_rare=True
     )
     stage_layers: tuple[StageLayers, ...] | None = choice(
-        "layers of each stage (of interleaved ones of each chunk), as in 7+8*14+7", "N+N",
+        "layers of each stage (of each chunk where interleaved), such as 7+8*14+7", "N+N",
         is_rare=True,
     )  # fmt: skip
     dp_overlap: tuple[bool, ...] | None = choice(
@@ -158,7 +160,7 @@ class Fixed(Split):
         target="overlap_data_parallel", is_rare=True,
     )  # fmt: skip
     ep_overlap: tuple[bool, ...] | None = choice(
-        "communication of experts hidden behind another micro-batch (off)",
+        "expert communication hidden behind another micro-batch (off)",
         target="overlap_expert_parallel", is_rare=True,
     )  # fmt: skip
     streamed: tuple[Streamed, ...] | None = choice("operand of a tensor stream", is_rare=True)
@@ -198,7 +200,7 @@ class Training(Question):
     global_batch: Count | None = option("sequences in a step", "N", field="global_batch_size")
     network: Name | None = like(Machine, "network")
     framework: Name | None = option(
-        "what runs it, such as megatron, torchtitan==0.3.0; see show framework",
+        "training framework, such as megatron, torchtitan==0.3.0; see show framework",
         "NAME",
         field="framework",
     )
@@ -209,31 +211,31 @@ class Training(Question):
     )
     optimizer: Name | None = option(OPTIMIZER_HELP, "NAME", field="optimizer")
     gradient_dtype: Literal["fp32", "bf16"] | None = option(
-        "type in which gradients are accumulated and reduced (that of the optimizer)",
+        "data type of gradient accumulation and reduction (that of the optimizer)",
         field="gradient_dtype",
     )
     tokens: TokensOfRun | None = option(
         "tokens of the whole run, such as 15T; decimal, B is 1e9", "N", field="total_tokens"
     )
-    workload: Name | None = option("a YAML file instead of the options", "FILE")
+    workload: Name | None = option("workload as a YAML file in place of these options", "FILE")
     lora_rank: Rank | None = option(
-        "with --optimizer adapters: rank of each adapter, which is priced then",
+        "with --optimizer adapters: rank of each adapter; prices the adapters",
         "N",
         is_rare=True,
         field="adapters.rank",
     )
     lora_targets: Targets | None = option(
-        "products with adapters: all (usual), attention, mlp, or some of q+k+v+o+gate+up+down",
+        "matrices with adapters: all (default), attention, mlp, or some of q+k+v+o+gate+up+down",
         "NAME+NAME", is_rare=True, field="adapters.targets")  # fmt: skip
     weights: Weights | None = option(
-        "int4, awq, gptq, nf4, nf4-double, bnb-int8, with --optimizer adapters: as frozen weights "
-        "rest", "TYPE", is_rare=True,
+        "with --optimizer adapters: format of the frozen weights, one of int4, awq, gptq, nf4, "
+        "nf4-double, bnb-int8", "TYPE", is_rare=True,
     )  # fmt: skip
     document_length: Tokens | None = option(
-        "tokens of the documents that are packed into a sequence, where each attends to itself "
-        "alone", "TOKENS", is_rare=True, field="document_length")  # fmt: skip
+        "tokens of each document packed into a sequence; attention stays within a document",
+        "TOKENS", is_rare=True, field="document_length")  # fmt: skip
     batch_ramp: Ramp | None = option(
-        "growth of the batch of a run: first size, increment, and sequences until the whole batch",
+        "growth of the batch: first size, increment, sequences until the whole batch",
         "N,N,N", is_rare=True, field="batch_ramp")  # fmt: skip
     imbalance: Imbalance | None = option(
         "load of the busiest expert rank over the mean (1)",
@@ -250,13 +252,12 @@ class Training(Question):
         field="software.async_tensor_parallel",
     )
     switches: Switches | None = option(
-        "what of the framework is on, all else of it off: none, or some of compile+loss+async_tp+"
-        "cuda_graphs (plan: all that never cost)", "NAME+NAME", is_rare=True, field="switches",
+        "framework switches to turn on, all others off: none, or some of compile+loss+async_tp+"
+        "cuda_graphs (plan: all that never slow a step)", "NAME+NAME", is_rare=True,
+        field="switches",
     )  # fmt: skip
-    dropout: bool = option(
-        "dropout, whose masks are stored", is_rare=True, field="software.dropout"
-    )
-    software: Any = option("software that files state", is_rare=True, is_hidden=True)
+    dropout: bool = option("dropout, with stored masks", is_rare=True, field="software.dropout")
+    software: Any = option("software stated by files", is_rare=True, is_hidden=True)
     rent: Rent | None = like(Machine, "rent")
     max_power: Watts | None = like(Machine, "max_power")
     max_device_power: Watts | None = like(Machine, "max_device_power")
@@ -284,16 +285,19 @@ class Requests(Question):
     max_ttft: Seconds | None = option("requests: limit of the time to the first token", "TIME")
     max_tpot: Seconds | None = option("requests: limit of the time per output token", "TIME")
     latency: bool = option("least latency instead of most throughput")
-    disaggregated: bool = option("requests: workers of prefill and of decode, each its own")
+    disaggregated: bool = option("requests: separate workers for prefill and for decode")
     memory_share: Share | None = option(
-        "share of the memory that the server fills, as its own option states it "
-        "(gpu-memory-utilization, mem-fraction-static)", "X",
+        "share of device memory that the server fills (gpu-memory-utilization, "
+        "mem-fraction-static)", "X",
     )  # fmt: skip
     speculative_model: Name | None = option(
-        "decode: what drafts tokens, as MODEL; mtp: its own layer", "MODEL"
+        "decode: draft model of speculative decoding; mtp: the prediction layer of the model",
+        "MODEL",
     )
     speculative_tokens: Count | None = option("tokens drafted in a step", "N")
-    acceptance: Share | None = option("chance that a drafted token is accepted: 0.7", "RATE")
+    acceptance: Share | None = option(
+        "probability that a drafted token is accepted, such as 0.7", "RATE"
+    )
 
 
 class Job(Question):
@@ -302,11 +306,11 @@ class Job(Question):
     comes_last = True
 
     from_: tuple[Name, ...] | None = in_job(
-        "files that start it: launch script, YAML, TOML, JSON; an option that is given counts "
-        "instead of theirs", "FILE", takes="words",
+        "launch files: script, YAML, TOML, JSON; options on the command line override "
+        "them", "FILE", takes="words",
     )  # fmt: skip
     set: tuple[str, ...] | None = in_job(
-        "a shell variable that no file sets; again for each", "NAME=VALUE", takes="again"
+        "shell variable that no file sets; repeatable", "NAME=VALUE", takes="again"
     )
 
 
@@ -327,14 +331,14 @@ class Program(Question):
     comes_last = True
 
     dim: Sizes | None = in_graph(
-        f"size of a dim of a program or file: batch=8; {BINARY}; again for each", "NAME=N",
+        f"size of a dim of a program or file, such as batch=8; {BINARY}; repeatable", "NAME=N",
         takes="again",
     )  # fmt: skip
     input: tuple[str, ...] | None = in_graph(
         "shape of an input of a module that states none: 8x3x224x224, ids=8x128:int64", "SHAPE",
         takes="again",
     )  # fmt: skip
-    precision: DTypeName | None = option("data type of the numbers (as the graph states)", "TYPE")
+    precision: DTypeName | None = option("data type of the tensors (as the graph states)", "TYPE")
     training: bool = option(TRAINING_HELP)
 
 
@@ -366,21 +370,21 @@ class Plan(Strategy, Job, Measured, Reported):
 
     has_detail = True
     from_: tuple[Name, ...] | None = like(
-        Job, "from_", help="an earlier plan, to plan again after a loss; or files that start a "
-        "job, to find a better one",
+        Job, "from_", help="an earlier plan, to plan again after a loss of devices; or launch "
+        "files, to find a better plan",
     )  # fmt: skip
-    without: Count | None = in_job("with --from: number of devices lost", "N")
+    without: Count | None = in_job("with --from: number of lost devices", "N")
     within: Duration | None = option(
-        "time for all --tokens, such as 30d; with --on CHIP the fewest devices that do it", "TIME"
+        "time limit for all --tokens, such as 30d; with --on CHIP finds the fewest devices", "TIME"
     )
     out: Path | None = option("write the plan as JSON", "FILE", writes=())
     top: Count = option("plans in the ranking", "N", 5)
-    fastest: bool = option("the fastest plan leads, not the simplest within 5 % of it")
+    fastest: bool = option("lead with the fastest plan, not with the simplest within 5 % of it")
     pareto: bool = option("Pareto front of time, memory, energy and money")
     simulated: Count0 = option(
-        "on a grid: leading plans to simulate, 0 for none", "N", 5, is_rare=True
+        "on a grid: number of leading plans to simulate", "N", 5, is_rare=True
     )
-    per_operator: bool = option("on a grid: also a strategy for each operator", is_rare=True)
+    per_operator: bool = option("on a grid: also search a strategy for each operator", is_rare=True)
 
 
 class Estimate(Strategy, Requests, Job, Measured, Reported):
@@ -393,29 +397,29 @@ class Estimate(Strategy, Requests, Job, Measured, Reported):
 
 
 class Fit(Strategy, Job):
-    """Memory only: does it fit, and if not, what would fit."""
+    """Check the memory of a strategy, and find the nearest changes that fit."""
 
     has_detail = True
     model: Name | None = like(Training, "model", help=OR_JOB)
 
 
 class Explain(Strategy, Job, Reported):
-    """Why this plan, why not another; where a measured step loses time."""
+    """Explain a plan: limits, alternatives, better hardware, time lost in a measured step."""
 
     has_detail = True
     model: Name | None = like(
-        Training, "model", help="a plan written by plan --out; the model of a strategy given "
-        "here, with --on; or a file that starts a job",
+        Training, "model", help="a plan written by plan --out; a model, with its strategy as "
+        "options; or a launch file",
     )  # fmt: skip
     measured: str | None = in_job(
         "measured step: 8.1s, 412k tokens/s, 41% (MFU, causal scores), 400 TFLOP/s a device", "TIME"
     )
     measured_memory: Bytes | None = in_job("measured memory of the fullest device: 61 GB", "SIZE")
     trace: Name | None = in_job(
-        "PyTorch profiler trace of its steps (.json, .json.gz), beside the prediction", "FILE"
+        "PyTorch profiler trace (.json, .json.gz) to set beside the prediction", "FILE"
     )
     picture: Path | None = option(
-        "draw the grid and the load of its links; elsewhere the stages over time",
+        "draw the grid with its link loads; without a grid, the stages over time",
         "FILE.svg",
         writes=(".svg",),
     )
@@ -429,26 +433,26 @@ class MeasuredJob(Fit):
 
 
 class Explore(Strategy):
-    """A page on this machine that answers while the question is changed."""
+    """Open a page in the browser that answers while you change the question."""
 
     model: Name | None = like(Training, "model", help=f"{MODEL_HELP}; or a plan as JSON")
-    port: Port = option("of this machine (any that is free)", "N", 0)
+    port: Port = option("port of this machine (any free one)", "N", 0)
     no_browser: bool = option("print the address, open no browser")
 
 
 class Compare(Strategy, Job, Measured, Reported):
-    """The best plan of each known recipe, side by side."""
+    """Compare the best plan with the best plan of each published recipe."""
 
     has_detail = True
     model: Name | None = like(Training, "model", help=OR_JOB)
     against: tuple[str, ...] | None = option(
-        "recipes such as megatron-3,fsdp (all of them)", "NAME,NAME"
+        "recipes to compare, such as megatron-3,fsdp (all)", "NAME,NAME"
     )
     fastest: bool = like(Plan, "fastest")
 
 
 class Check(Strategy, Job):
-    """Is a strategy legal, and which is the nearest legal one."""
+    """Check whether a strategy is legal, and find the nearest legal one."""
 
     model: Name | None = like(Training, "model", help=OR_JOB)
 
@@ -457,18 +461,18 @@ class Check(Strategy, Job):
 
 
 class Serve(Machine, Requests, Split, Job, Reported):
-    """The best way to serve: decode, prefill, whole requests, or each on its own workers."""
+    """Search the best way to serve: decode, prefill, whole requests, or separate workers."""
 
     has_detail = True
     leads = ("model", "on", "batch", "context", "prompt", "answer", "framework", "precision",
              "weights", "kv_cache")  # fmt: skip
     model: Name | None = argument(MODEL_HELP)
     framework: Name | None = option(
-        "what serves: vllm, tensorrt-llm, ... (generic); see show framework", "NAME"
+        "inference server: vllm, tensorrt-llm, ... (generic); see show framework", "NAME"
     )
     precision: DTypeName | None = option("data type of the linear layers", "TYPE")
     weights: Weights | None = option(
-        "data type of the resident weights, or int4, awq, gptq, nf4, nf4-double, bnb-int8", "TYPE"
+        "data type of the weights in memory, or int4, awq, gptq, nf4, nf4-double, bnb-int8", "TYPE"
     )
     imbalance: Imbalance | None = like(Training, "imbalance", is_rare=False)
     cuda_graphs: bool = like(Training, "cuda_graphs", is_rare=False)
@@ -492,7 +496,7 @@ class Map(Program, Reported):
     optimizer: Name | None = like(Training, "optimizer")
     overlap: bool = option("collectives overlap with other computation")
     process_grid: Grid | None = option(
-        "hpl-NxB on rows and columns of devices, block-cyclic: 2x4, any", "PxQ"
+        "hpl-NxB: block-cyclic grid of devices, such as 2x4; any: all grids", "PxQ"
     )
     tp: tuple[Count, ...] | None = like(Split, "tp")
     pp: tuple[Count, ...] | None = like(Split, "pp")
@@ -502,10 +506,10 @@ class Map(Program, Reported):
 
 
 class Simulate(Written):
-    """Play the step of a plan, on grids with contention; or flows that share links."""
+    """Simulate the step of a plan, on grids with contention; or flows that share links."""
 
     what: Name = argument("a plan, or the word: flows", "PLAN.json", is_needed=True)
-    file: Name | None = argument("after flows: links and flows", "FILE.json")
+    file: Name | None = argument("links and flows, after the word flows", "FILE.json")
     trace: Path | None = option("write a Perfetto trace (.json, .json.gz)", "FILE", writes=())
     picture: Path | None = option(
         "draw the pipeline stages over time", "FILE.svg", writes=(".svg",)
@@ -517,27 +521,29 @@ class Route(Written):
 
     collects = True
 
-    file: Name = argument("flows with sender, receivers and bytes", "FILE.json", is_needed=True)
+    file: Name = argument("flows: sender, receivers and bytes of each", "FILE.json", is_needed=True)
     on: Name | None = option(
         "64xH100, wafer-6x8, a YAML file; without it the links of the file", "SYSTEM"
     )
     network: Name | None = like(Machine, "network")
-    paths: Processes = option("equal parts of each flow, a route for each", "N", 1)
-    seed: Count = option("of the search", "N", 0)
+    paths: Processes = option("equal parts of each flow, each with its own route", "N", 1)
+    seed: Count = option("random seed of the search", "N", 0)
     out: Path | None = option(
         "write a flow file with routes, for simulate flows", "FILE.json", writes=()
     )
 
 
 class Place(Written):
-    """A plan on devices of your choice, priced and simulated."""
+    """Price and simulate a plan on devices of your choice."""
 
     plan: Name = argument("a plan on a grid, as JSON", "PLAN.json", is_needed=True)
     file: Name | None = argument(
-        "the device of each rank; without it, that of the plan is shown", "PLACEMENT.json"
+        "the device of each rank; without it, prints the placement of the plan", "PLACEMENT.json"
     )
     out: Path | None = option(
-        "write the placed plan; without a placement, that of the plan", "FILE.json", writes=()
+        "write the placed plan, or the placement of the plan where none is given",
+        "FILE.json",
+        writes=(),
     )
 
 
@@ -550,20 +556,20 @@ class Partition(Reported):
     layers: Name | None = option("measured layers: YAML, JSON or CSV", "FILE")
     on: Name | None = option("4xWSE-3, 64xGroq-LPU, a YAML file", "SYSTEM")
     network: Name | None = like(Machine, "network")
-    level: str | None = option("memory that holds the layers (nearest)", "NAME")
+    level: str | None = option("memory level that holds the layers (the nearest)", "NAME")
     capacity: Bytes | None = option("memory of a device for the layers, such as 230MB", "BYTES")
-    objective: Literal["count", "balance", "time"] | None = option("what to minimise (balance)")
+    objective: Literal["count", "balance", "time"] | None = option("objective (balance)")
     batch: Count = option("sequences in flight, or in a step", "N", 1)
     seq: Tokens | None = option(f"context, prompt or sequence; {BINARY}", "TOKENS")
-    groups: Count | None = option("groups of the batch (the best number)", "N")
+    groups: Count | None = option("number of groups of the batch (the best one)", "N")
     prefill: bool = option("prompts instead of decode", excludes="kind")
     training: bool = option("forward and backward, with optimizer state", excludes="kind")
     precision: DTypeName | None = option("data type of the linear layers (16 bits)", "TYPE")
-    weights: Weights | None = option("data type of the resident weights", "TYPE")
+    weights: Weights | None = option("data type of the weights in memory", "TYPE")
     kv_cache: DTypeName | None = option("data type of the KV cache", "TYPE")
     optimizer: Name | None = like(Training, "optimizer")
     tp: Count | None = option("devices that split each layer", "N")
-    ep: Count | None = option("of them, devices over which whole experts are spread", "N")
+    ep: Count | None = option("devices among these that split the experts", "N")
     picture: Path | None = option("draw the stages", "FILE.svg", writes=(".svg",))
     calibration: Name = like(Machine, "calibration")
 
@@ -577,7 +583,7 @@ class Fuse(Program, Reported):
     on: Name | None = option("catalog name or YAML file: SN10, H100", "CHIP")
     tp: Count = option("chips over which kernels are split", "N", 1)
     pp: Count = option("stages over which repetitions are spread", "N", 1)
-    chips: Count | None = option("tp x pp; every division of it is tried", "N")
+    chips: Count | None = option("number of chips, tp x pp; tries every division into both", "N")
     tile: Count | None = option("length of a tile (the best power of two)", "N")
     micro_batch: Count | None = option(
         "passes in flight, which share the weights (best up to 64)", "N"
@@ -591,14 +597,16 @@ class Fuse(Program, Reported):
 class Export(Written):
     """Write launch files for training frameworks and servers."""
 
-    plan: Name | None = argument("a plan as JSON; without one, the targets are listed")
+    plan: Name | None = argument("a plan as JSON; without one, the targets")
     target: str | None = argument(
         "torch, megatron, megatron-bridge, torchtitan, deepspeed, accelerate, axolotl, torchtune, "
         "maxtext or chakra; of a plan of serving vllm, sglang or tensorrt-llm"
     )
     out: Name = option("folder for the files", "FOLDER", ".")
-    launcher: Literal["slurm", "kubernetes"] | None = option("also what starts them on all hosts")
-    print: bool = option("show the files, write nothing")
+    launcher: Literal["slurm", "kubernetes"] | None = option(
+        "also write a job that starts all hosts"
+    )
+    print: bool = option("print the files, write nothing")
 
 
 # ------------------------------------------------------------------------- what the catalog holds
@@ -625,7 +633,7 @@ class ShowSystem(Question):
 
 
 class ShowFramework(Question):
-    """Plans that a framework or a server can start, its kernels and its defaults."""
+    """Launchable plans, kernels and defaults of a framework or server."""
 
     framework: Name | None = argument("NAME or NAME==VERSION; without one, the names")
 
@@ -643,10 +651,10 @@ class ShowSchema(Question):
 
 
 class ShowCompletion(Question):
-    """A script with which a shell completes commands, options and names."""
+    """Shell script that completes commands, options and names."""
 
     shell: str | None = argument(
-        "bash, zsh, fish or tcsh; without one, where each looks for its script"
+        "bash, zsh, fish or tcsh; without one, the folder of scripts of each"
     )
 
 
@@ -658,37 +666,37 @@ class ShowCollectives(Question):
     on: Name = option("64xH100, a name or a file", "SYSTEM", is_needed=True)
     network: Name | None = like(Machine, "network")
     size: Bytes = option(
-        "bytes of the full tensor, as 64 MiB", "SIZE", takes="words", is_needed=True
+        "bytes of the full tensor, such as 64 MiB", "SIZE", takes="words", is_needed=True
     )
     group: str = option(
-        "members of the group: their number, or devices as 0,1,2,8", "N|LIST", is_needed=True
+        "members of the group: a number, or devices such as 0,1,2,8", "N|LIST", is_needed=True
     )
-    stride: Count = option("devices from member to member", "N", 1)
+    stride: Count = option("distance between members, in devices", "N", 1)
 
 
 class ShowWalk(Reported):
-    """Who holds, computes and sends what, frame by frame."""
+    """Tensors that each device holds, computes and sends, frame by frame."""
 
     collects = True
 
     walk: str | None = argument(
         "tp, tp-sp, tspp, tatp or a collective algorithm; without one, the names"
     )
-    group: str | None = option("members: their number, or the sides of a block as 2x4", "N|RxC")
-    model: Name | None = option("of whose layers it is told (gpt3-175b)", "MODEL")
+    group: str | None = option("members: a number, or the sides of a block such as 2x4", "N|RxC")
+    model: Name | None = option("model of the layer (gpt3-175b)", "MODEL")
     seq: Tokens | None = option(f"tokens of the sequence (2048); {BINARY}", "TOKENS")
-    form: str | None = option("of a tensor stream: ring, folded_ring, hold, stream, cycle", "NAME")
-    streamed: Literal["weights", "inputs"] | None = option("which tensor travels (the smaller one)")
+    form: str | None = option(
+        "form of a tensor stream: ring, folded_ring, hold, stream, cycle", "NAME"
+    )
+    streamed: Literal["weights", "inputs"] | None = option("tensor that travels (the smaller one)")
     size: Bytes | None = option(
-        "of a collective: bytes of the full tensor (64 MiB)", "BYTES", takes="words"
+        "collectives: bytes of the full tensor (64 MiB)", "BYTES", takes="words"
     )
-    report: Path | None = like(
-        Reported, "report", help="write a page to play, to step through and to scrub"
-    )
+    report: Path | None = like(Reported, "report", help="write an HTML page that plays the walk")
 
 
 class ShowGraph(Program):
-    """Kernels of a computation, and how they may be split."""
+    """Kernels of a computation, and the dims over which they may be split."""
 
     graph: Name | None = argument(f"{GRAPH_HELP}; without one, the names")
     tokens: Tokens | None = like(Fuse, "tokens")
@@ -705,7 +713,7 @@ class ShowTopologies(Question):
 
 
 class Read(Program, Written):
-    """Files that start a job, as a question of this program; a program, as its kernels."""
+    """Read launch files as a question, or a program as a graph of kernels."""
 
     has_detail = True
     files: tuple[Name, ...] = argument(
@@ -713,36 +721,40 @@ class Read(Program, Written):
         f"MaxText, vLLM, ...; or {PROGRAM_HELP}", "FILE", takes="words", is_needed=True,
     )  # fmt: skip
     on: Name | None = in_job(
-        "devices of the job, instead of those that its files ask for", "SYSTEM"
+        "system of the job, in place of the devices that its files ask for", "SYSTEM"
     )
     set: tuple[str, ...] | None = like(Job, "set")
-    repeats: Count | None = in_graph("how often the whole repeats (1)", "N")
+    repeats: Count | None = in_graph("repetitions of the whole graph (1)", "N")
     out: Path | None = in_graph("write the graph as a file", "FILE.yaml", writes=(".yaml",))
 
 
 class Sweep(Written):
-    """One question over many models, systems and designs; resumable."""
+    """Ask one question for many models, systems and designs; resumable."""
 
-    file: Name = argument("what is asked, fixed and varied (YAML)", "FILE", is_needed=True)
+    file: Name = argument("question, fixed fields and varied fields (YAML)", "FILE", is_needed=True)
     out: Path | None = option(
-        "store results there (SQLite); run again to resume", "FILE.db", writes=(), is_resumed=True
+        "store the results (SQLite); run again to resume", "FILE.db", writes=(), is_resumed=True
     )
-    workers: Processes = option("processes", "N", 1)
+    workers: Processes = option("number of processes", "N", 1)
     csv: Path | None = option("write all points and results", "FILE", writes=())
     picture: Path | None = option("draw the heat map of the file", "FILE.svg", writes=(".svg",))
     report: Path | None = option(
-        "write the report of the file, pictures next to it (.md), or one page to look at (.html)",
+        "write the report: one page (.html), or the document of the file with its pictures (.md)",
         "FILE.md|html",
         writes=(".md", ".html"),
     )
-    least: str | None = option("choose the points with the least of a result: price_units", "NAME")
-    most: str | None = option("choose the points with the most of a result: utilisation", "NAME")
+    least: str | None = option(
+        "choose the points with the least value of a result, such as price_units", "NAME"
+    )
+    most: str | None = option(
+        "choose the points with the greatest value of a result, such as utilisation", "NAME"
+    )
     at_least: tuple[str, ...] | None = option(
-        "floor of a result of these points: utilisation=0.5; again for each", "NAME=X",
+        "floor of a result, such as utilisation=0.5; repeatable", "NAME=X",
         takes="again",
     )  # fmt: skip
     at_most: tuple[str, ...] | None = option(
-        "ceiling of a result of these points: price_units=40000", "NAME=X", takes="again"
+        "ceiling of a result, such as price_units=40000; repeatable", "NAME=X", takes="again"
     )
 
 
@@ -750,31 +762,31 @@ class Validate(Reported):
     """Compare predictions with measurements, yours or published."""
 
     has_detail = True
-    measurements: Name | None = option("your rows (JSON array; the published ones)", "FILE")
-    kernels: bool = option("times of single kernels, not of steps (your rows as CSV)")
+    measurements: Name | None = option("your rows, a JSON array (the published ones)", "FILE")
+    kernels: bool = option("single kernels in place of steps (your rows as CSV)")
     calibration: Name = like(Machine, "calibration")
     document: Path | None = option(
-        "write tables there, and pictures next to it", "FILE.md", writes=(".md",)
+        "write the tables, with pictures beside them", "FILE.md", writes=(".md",)
     )
 
 
 class Calibrate(Written):
     """Fit the constants of the cost model to measurements."""
 
-    file: Name | None = argument("measured rows (JSON array; the published ones)", "FILE")
+    file: Name | None = argument("measured rows, a JSON array (the published ones)", "FILE")
     kernels: bool = like(Validate, "kernels")
-    out: Path | None = option("write the calibration there", "FILE.yaml", writes=())
+    out: Path | None = option("write the calibration", "FILE.yaml", writes=())
 
 
 class Measure(Written):
-    """Measure this machine: kernels, memory, network, launches; under torchrun all its devices."""
+    """Measure this machine: kernels, memory, network, launches; all devices under torchrun."""
 
     has_detail = True
     out: Path = option(
-        "write the calibration there (measured.yaml), rows included; a machine that the catalog "
-        "does not know goes beside it", "FILE.yaml", "measured.yaml",
+        "write the calibration with its rows (measured.yaml), and the system beside it where the "
+        "catalog lacks this machine", "FILE.yaml", "measured.yaml",
         writes=(".yaml",))  # fmt: skip
-    quick: bool = option("in half a minute instead of two and a half")
+    quick: bool = option("measure for half a minute in place of two and a half")
 
 
 class Run(Question):
@@ -801,7 +813,7 @@ class Run(Question):
 class Study(Written):
     """Rebuild a published figure or question."""
 
-    name: str | None = argument("which study, or 'all'; without one they are listed")
+    name: str | None = argument("name of a study, or 'all'; without one, the names")
     out: Name | None = option("folder for tables, charts and verdicts", "FOLDER")
 
 
@@ -816,7 +828,7 @@ COMMANDS: dict[str, type[Question]] = {
     "validate": Validate, "calibrate": Calibrate, "measure": Measure, "run": Run, "study": Study,
 }  # fmt: skip
 FAMILIES = {
-    "show": "look at models, graphs, chips, systems, frameworks, optimizers, schemas, collectives, "
-    "topologies, walks and completion of shells"
+    "show": "show models, graphs, chips, systems, frameworks, optimizers, schemas, collectives, "
+    "topologies, walks, shell completion"
 }
 """First words with several commands."""

@@ -339,10 +339,10 @@ class Question:
                     places[entry.group] = parser.add_argument_group(entry.group)
                 entry.add_to(places[entry.group])
         if rare := cls.rare():
-            text = f"a rarer option, again for each ('help' describes them): {', '.join(rare)}"
+            text = f"a rarer option, repeatable ('help' describes them): {', '.join(rare)}"
             parser.add_argument(f"--{WITH}", metavar="NAME=VALUE", action="append", help=text)
         if cls.has_detail:
-            text = "the whole answer: every part, the ranking, the proof"
+            text = "print the whole answer: every part, the ranking, the proof"
             parser.add_argument("--detail", action="store_true", help=text)
         parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
@@ -376,7 +376,7 @@ class Question:
             if entry is None:
                 others = [one for one, question in beside.items() if name in question.rare()]
                 fix = f"it applies to {', '.join(others[:3])}" if others else nearest(name, rare)
-                faults.append(Fault(f"--{WITH}", f"{name!r} is no option", fix))
+                faults.append(Fault(f"--{WITH}", f"{name!r} is not an option", fix))
             elif not equals and not entry.is_flag:
                 faults.append(Fault(entry.flag, "needs a value", f"{name}={entry.shown_value}"))
             elif entry.is_flag:

@@ -79,7 +79,7 @@ class Budget:
 
 _WORDS = {
     "steps": "takes too many steps", "letters": "builds too much text",
-    "values": "builds too many values", "depth": "nests too deep",
+    "values": "builds too many values", "depth": "nests too deeply",
 }  # fmt: skip
 
 

@@ -81,7 +81,7 @@ def _regular(path: Path) -> Iterator[io.BufferedReader]:
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     with os.fdopen(descriptor, "rb", closefd=True) as file:
         if kind := kind_of_file(os.fstat(descriptor).st_mode):
-            raise ValueError(f"it is {kind}, no regular file")
+            raise ValueError(f"it is {kind}, not a regular file")
         yield file
 
 
@@ -143,7 +143,7 @@ def members_of(path: Path, *, most_bytes: int = MOST_BYTES) -> Iterator[Members]
         try:
             archive = zipfile.ZipFile(pieces)
         except _BAD_ARCHIVE as error:
-            raise ValueError(f"it is no archive that can be read: {error}") from error
+            raise ValueError(f"it is not a readable archive: {error}") from error
         with archive:
             yield Members(archive, most_bytes)
 
@@ -170,14 +170,14 @@ class Members:
             raise ValueError(f"its member {name!r} cannot be read: {error}") from error
         self.left -= len(content)
         if self.left < 0:
-            raise ValueError("it is packed to more than is read")
+            raise ValueError("it unpacks to more than is read")
         return content
 
 
 def unreadable(error: OSError | ValueError) -> Fault:
     """Return the reason why a file cannot be read: a folder, no rights, bytes that are not text."""
     if isinstance(error, UnicodeDecodeError):
-        return Fault("", "cannot be read: no UTF-8 text")
+        return Fault("", "cannot be read: not UTF-8 text")
     reason = error.strerror if isinstance(error, OSError) else None
     return Fault("", f"cannot be read: {reason or error}")
 
@@ -205,7 +205,7 @@ def in_the_way(path: Path, *, force: bool = False, is_resumed: bool = False) -> 
         fix = "name that file, or --force to write through the link"
         return Fault(str(path), f"is a symbolic link to {str(path.readlink())!r}", fix)
     if is_there and not force and not is_resumed:
-        return Fault(str(path), "is there already", "--force, or another name")
+        return Fault(str(path), "exists already", "--force, or another name")
     return None
 
 

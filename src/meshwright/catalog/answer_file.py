@@ -141,7 +141,7 @@ def _parsed(text: str, origin: str) -> dict[str, object]:
     data = json_content(text, origin)
     if not isinstance(data, dict) or "format" not in data:
         found = "a list" if isinstance(data, list) else "no field `format`"
-        fault = Fault("", f"is no answer of this program: found {found}", _OUT)
+        fault = Fault("", f"is not an answer of this program: found {found}", _OUT)
         raise SpecError(fault, origin=origin)
     if data["format"] != FORMAT:
         found = shown(data["format"])

@@ -208,7 +208,7 @@ def _sides(design: Design, kinds: tuple[LevelKind, ...]) -> tuple[int, ...]:
         return standard_sides(design.num_devices, len(kinds), kinds[-1] in ("torus", "mesh"))
     shape = (int(text),) if text.isdigit() else parse_shape(text)
     if shape is None or len(shape) != len(kinds):
-        message = f"{text!r} is no shape of {len(kinds)} sides"
+        message = f"{text!r} is not a shape of {len(kinds)} sides"
         raise SpecError(Fault("shape", message, f"{design.network} has {len(kinds)} dimensions"))
     if math.prod(shape) != design.num_devices:
         message = f"{shape_text(shape)} has {math.prod(shape)} devices, not {design.num_devices}"

@@ -495,12 +495,12 @@ def json_content(text: str, origin: str) -> Any:
     try:
         content = json.loads(text, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
-        fault = Fault(f"line {error.lineno}, column {error.colno}", f"no JSON: {error.msg}")
+        fault = Fault(f"line {error.lineno}, column {error.colno}", f"not JSON: {error.msg}")
         raise SpecError(fault, origin=origin) from error
     except ValueError as error:  # whole numbers of thousands of digits
         raise SpecError(unreadable(error), origin=origin) from error
     except RecursionError as error:
-        raise SpecError(Fault("", "cannot be read: nests too deep"), origin=origin) from error
+        raise SpecError(Fault("", "cannot be read: nests too deeply"), origin=origin) from error
     if repeated:
         raise SpecError(repeated, origin=origin)
     return content

@@ -293,7 +293,7 @@ def _route(
             waiting = [link for link in waiting if link not in near]
         missed = [shown(node) for node in receivers if node not in joined]
         if waiting or len(set(reached)) < len(reached) or begins in reached:
-            flow.refuse("route", f"is no path or tree from {shown(begins)}")
+            flow.refuse("route", f"is not a path or tree from {shown(begins)}")
         elif missed:
             flow.refuse("route", f"does not reach {', '.join(missed)}")
     return route

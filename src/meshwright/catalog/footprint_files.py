@@ -102,7 +102,7 @@ def table_tree(text: str, *, name: str, origin: str) -> Tree:
     try:
         lines = [line for line in enumerate(csv.reader(io.StringIO(text)), start=1) if line[1]]
     except csv.Error as error:
-        raise SpecError(Fault("", f"no CSV: {error}"), origin=origin) from error
+        raise SpecError(Fault("", f"not CSV: {error}"), origin=origin) from error
     if not lines:
         raise SpecError(Fault("", "the file is empty", "a head such as name,size"), origin=origin)
     (_, head), *rows = lines
@@ -114,7 +114,7 @@ def table_tree(text: str, *, name: str, origin: str) -> Tree:
         if field not in keys
     ]
     repeated = sorted({field for field in fields if fields.count(field) > 1})
-    faults += [Fault(f"column {field!r}", "is there twice") for field in repeated]
+    faults += [Fault(f"column {field!r}", "occurs twice") for field in repeated]
     layers: list[object] = []
     places: dict[Location, int] = {}
     for number, cells in rows:

@@ -299,7 +299,7 @@ def _check_architecture(config: Mapping[str, object], family: ModelFamily, field
     if not (isinstance(stated, list) and len(stated) == 1 and isinstance(stated[0], str)):
         fields.fault("architectures", f"found {shown(stated)}; expected a list of one: {known}")
     elif stated[0] not in family.architectures:
-        message = f"{stated[0]} is no known language model of {fields.family}; known: {known}"
+        message = f"{stated[0]} is not a known language model of {fields.family}; known: {known}"
         fields.fault("architectures", message)
 
 

@@ -83,7 +83,7 @@ def shape_text(shape: Shape) -> str:
 
 
 def parse_shape(text: str) -> Shape | None:
-    """Return the sides of a written shape, or None where the text is no shape."""
+    """Return the sides of a written shape, or None where the text is not a shape."""
     return tuple(map(int, text.split("x"))) if _SHAPE.fullmatch(text) else None
 
 
@@ -105,7 +105,9 @@ class GridRule(Declaration):
         for text in self.shapes:
             shape = parse_shape(text)
             if shape is None or len(shape) != self.dims:
-                raise ValueError(f"shapes: {text!r} is no shape of {self.dims} sides such as 4x8")
+                raise ValueError(
+                    f"shapes: {text!r} is not a shape of {self.dims} sides such as 4x8"
+                )
         if not self.shapes:
             raise ValueError("shapes: at least one shape is needed")
         return self

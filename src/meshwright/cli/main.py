@@ -102,7 +102,7 @@ def told(words: Sequence[str]) -> int:
         return INTERRUPTED
     except MemoryError:
         wipe()
-        print("error: memory is short for this question", file=sys.stderr)
+        print("error: memory is too small for this question", file=sys.stderr)
         return BAD_INPUT
     except (MeshwrightError, OSError) as error:
         if error_of_stream(error):

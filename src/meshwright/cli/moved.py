@@ -28,11 +28,11 @@ def respelled(words: Sequence[str]) -> Respelled | None:
         return None
     asks = ""
     if verb == "plan" and {"--decode", "--prefill", "--context", "--prompt"} & options:
-        asks, why = "serve", "serving is a command of its own"
+        asks, why = "serve", "serve answers questions of serving"
     elif verb == "plan" and any(word.split("=")[0] == "--graph" for word in words):
-        asks, why = "map", "graphs have a command of their own"
+        asks, why = "map", "map lays graphs over devices"
     elif verb == "estimate" and {"--decode", "--prefill"} & options:
-        asks, why = "estimate", "lengths say what is served: --context, --prompt, --answer"
+        asks, why = "estimate", "--context, --prompt and --answer state the requests"
     found, moved = list[str](), [verb, *sorted({"--decode", "--prefill"} & options)]
     if asks == "map":
         moved.append("--graph")
@@ -57,7 +57,7 @@ def respelled(words: Sequence[str]) -> Respelled | None:
             found += [flag, *_given(value)]
     if asks:
         return Respelled(found, moved, why)
-    return Respelled(found, renamed, "is spelled anew") if renamed else None
+    return Respelled(found, renamed, "has a new spelling") if renamed else None
 
 
 def options_in(words: Sequence[str], verb: str) -> Iterator[tuple[str, str | None]]:

@@ -212,14 +212,16 @@ def _group_asked(args: Any, num_devices: int) -> tuple[float, tuple[int, ...]]:
     wrong = [word for word in words if not (word.isascii() and word.isdigit() and len(word) < 10)]
     if wrong:
         fix = "such as 8, or 0,1,2,8"
-        raise SpecError([*faults, Fault("--group", f"{wrong[0]!r} is no number of a device", fix)])
+        raise SpecError(
+            [*faults, Fault("--group", f"{wrong[0]!r} is not a number of a device", fix)]
+        )
     listed = tuple(map(int, words))
     if len(listed) > 1:
         faults += _faults_of_list(listed, num_devices)
         if stride != 1:
             faults.append(Fault("--stride", "a list of devices has no stride"))
     elif listed[0] < 2:
-        faults.append(Fault("--group", f"{listed[0]} is no group; at least 2 members"))
+        faults.append(Fault("--group", f"{listed[0]} is too small for a group; at least 2 members"))
     elif listed[0] * stride > num_devices:
         faults.append(
             Fault(
@@ -316,7 +318,7 @@ def show_graph(args: Any) -> int:
         show(graph_names(), list(graph_names()), args.json)
         return 0
     if args.yaml and args.json:
-        raise SpecError(Fault("--json", "is of no use with --yaml", "take one of them"))
+        raise SpecError(Fault("--json", "has no effect with --yaml", "take one of them"))
     graph = load_graph(args.graph, tokens=args.tokens, **program_of(args))
     if args.yaml:
         show([graph_yaml(to_spec(graph)).rstrip()], None, as_json=False, is_file=True)

@@ -134,7 +134,7 @@ def _with_sizes(spec: GraphSpec, sizes: Mapping[str, int]) -> GraphSpec:
     unknown = [name for name in sizes if name not in spec.dims]
     if unknown:
         faults = [
-            Fault(f"--dim {n}", "is no dim of the graph", nearest(n, spec.dims)) for n in unknown
+            Fault(f"--dim {n}", "is not a dim of the graph", nearest(n, spec.dims)) for n in unknown
         ]
         raise SpecError(faults, origin=spec.name)
     return checked(spec.model_copy(update={"dims": {**spec.dims, **sizes}})) if sizes else spec

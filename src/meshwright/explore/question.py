@@ -123,7 +123,7 @@ def question_of(question: type[Asked], options: Mapping[str, object], start: Sta
         The page lacks an option, or a value is not text.
     """
     faults = [
-        Fault(str(name), "is no option of the explorer")
+        Fault(str(name), "is not an option of the explorer")
         for name in options if name not in OPTIONS
     ] + [
         Fault(OPTIONS[name].flag, f"found a {type(value).__name__}, expected text")

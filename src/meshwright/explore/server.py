@@ -258,7 +258,7 @@ def _told(work: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
     except (MeshwrightError, OSError) as error:
         return _refusal(error)
     except MemoryError:
-        return _refusal(UsageError("memory is short for this question"))
+        return _refusal(UsageError("memory is too small for this question"))
 
 
 def _options(given: Mapping[str, Any]) -> Mapping[str, str]:

@@ -185,7 +185,7 @@ def _number(node: Label | None, nodes: dict[Label, int] | None, network: Network
         return nodes[node]
     if not isinstance(node, int) or not 0 <= node < network.num_devices:
         allowed = f"0 to {network.num_devices - 1}"
-        raise SpecError(Fault("flows", f"{node!r} is no device of the system", allowed))
+        raise SpecError(Fault("flows", f"{node!r} is not a device of the system", allowed))
     return node
 
 

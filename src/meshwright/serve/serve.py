@@ -360,7 +360,7 @@ def disaggregate(
         Nothing fits the memory or the limits; says whether workers that do both would.
     """
     if not isinstance(workload, Decode) or workload.prompt_length is None:
-        raise SpecError(Fault("workload", "is of no requests", "decode with a prompt_length"))
+        raise SpecError(Fault("workload", "has no requests", "decode with a prompt_length"))
     work = declared(Decode, **dict(workload) | {"disaggregated": True})
     problem = serving_problem(model, system, work, server, calibration, memory_share)
     if problem.max_first_token_s is None:

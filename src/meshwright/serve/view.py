@@ -32,7 +32,7 @@ from meshwright.view.words import counted, named_type, per_million_tokens, perce
 REMEDIES = {
     "matmul_compute_s": "arithmetic; shorter with lower precision of the products, more devices",
     "matmul_memory_s": "reading weights; shorter with a larger batch, narrower weights, more tp",
-    "attention_s": "attention over the cache; shorter with a narrower cache, more devices",
+    "attention_s": "attention over the cache; shorter with less context, a narrower cache",
     "elementwise_s": "elementwise work; shorter with a fusing compiler",
     "launch_s": "kernel launches; shorter with CUDA graphs",
     "reduction_s": "sums over the cores of a chip; shorter with larger batches, fewer layers",

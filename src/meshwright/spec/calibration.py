@@ -129,7 +129,7 @@ def calibration_columns(
     """
     wrong = [name for name in draws if name not in CONSTANTS]
     if wrong:
-        raise ValueError(f"{wrong[0]!r} is no constant of a calibration")
+        raise ValueError(f"{wrong[0]!r} is not a constant of a calibration")
     return replace(calibration, **draws)  # type: ignore[arg-type,return-value]
 
 

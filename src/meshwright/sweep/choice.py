@@ -116,7 +116,7 @@ def objective_of(
     if least is not None and most is not None:
         faults.append(Fault("--least, --most", "both are given", "one of them"))
     if least is None and most is None and (floors or ceilings):
-        faults.append(Fault("--at-least, --at-most", "limits of nothing that is sought",
+        faults.append(Fault("--at-least, --at-most", "limits without an objective",
                             "with --least NAME or --most NAME"))  # fmt: skip
     limits: dict[str, dict[str, float]] = {"--at-least": {}, "--at-most": {}}
     for option, given in (("--at-least", floors), ("--at-most", ceilings)):
@@ -129,7 +129,7 @@ def objective_of(
     sought = [("--least", least), ("--most", most)]
     sought += [(option, name) for option, given in limits.items() for name in given]
     faults += [
-        Fault(option, f"{name!r} is no result", f"one of: {', '.join(names)}")
+        Fault(option, f"{name!r} is not a result", f"one of: {', '.join(names)}")
         for option, name in sought
         if name is not None and name not in names
     ]

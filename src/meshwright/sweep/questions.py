@@ -227,7 +227,7 @@ def _field_faults(sweep: SweepSpec) -> list[Fault]:
     ]
     faults += _faults_of_cases(sweep, needed)
     return faults + [
-        Fault(name, f"is no field of a sweep that asks {sweep.ask!r}", nearest(name, allowed))
+        Fault(name, f"is not a field of a sweep that asks {sweep.ask!r}", nearest(name, allowed))
         for name in given
         if name not in allowed
     ]
@@ -245,7 +245,7 @@ def _result_faults(sweep: SweepSpec) -> list[Fault]:
         asked += [("report.beside", name) for name in sweep.report.beside or ()]
     values = QUESTIONS[sweep.ask].values
     faults = [
-        Fault(place, f"{name!r} is no result", f"one of: {', '.join(values)}")
+        Fault(place, f"{name!r} is not a result", f"one of: {', '.join(values)}")
         for place, name in dict.fromkeys(asked)
         if name not in values
     ]

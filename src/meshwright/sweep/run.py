@@ -132,7 +132,7 @@ class Store:
                 path.with_name(path.name + kind).unlink(missing_ok=True)
             raise
 
-    def _open(self, trouble: str = "is no file of results") -> None:
+    def _open(self, trouble: str = "is not a file of results") -> None:
         """Open the file, or create it."""
         path = self._path
         with self._told(trouble):

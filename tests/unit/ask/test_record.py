@@ -76,7 +76,7 @@ def test_rare_options_are_stated_by_name(capsys):
     assert workload["software"]["dropout"] is True
     assert workload["document_length"] == 512
     assert main(["plan", "--with", "help"]) == 0
-    assert "dropout\n    dropout, whose masks are stored" in capsys.readouterr().out
+    assert "dropout\n    dropout, with stored masks" in capsys.readouterr().out
     assert main([*words, "--with", "document_lenght=512"]) == 2
     assert "did you mean document_length" in capsys.readouterr().err
     assert main([*words, "--with", "document_length"]) == 2

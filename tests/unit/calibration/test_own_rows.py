@@ -69,7 +69,7 @@ def test_the_published_values_are_expected():
 
 def test_a_file_of_own_rows_is_based_on_the_published_constants(tmp_path):
     rows, path = tmp_path / "rows.json", tmp_path / "mine.yaml"
-    # 64 chips are no multiple of tp 8 x pp 4 x dp 3, which is said of row d.
+    # 64 chips are not a multiple of tp 8 x pp 4 x dp 3, which is said of row d.
     wrong = {"d": ("llama3-70b", 256, {"tp": 8, "pp": 4, "dp": 3})}
     rows.write_text(json.dumps(stated(1.2, **wrong)), encoding="utf-8")
     found = mw.calibrate(rows, out=path)

@@ -161,7 +161,7 @@ def test_only_an_array_with_rows_is_read(content):
 def test_a_file_that_is_no_json_is_told(tmp_path):
     path = tmp_path / "rows.json"
     path.write_text("[{", encoding="utf-8")
-    with pytest.raises(SpecError, match="no JSON"):
+    with pytest.raises(SpecError, match="not JSON"):
         read_rows(path)
     with pytest.raises(SpecError, match="No such file"):
         read_rows(tmp_path / "none.json")

@@ -49,7 +49,7 @@ def test_columns_take_the_place_of_numbers():
     draws = calibration_columns(calibration, {"launch_s": np.array([1e-6, 2e-6])})
     assert draws.launch_s.tolist() == [1e-6, 2e-6]
     assert draws.jitter == calibration.jitter
-    with pytest.raises(ValueError, match="no constant"):
+    with pytest.raises(ValueError, match="not a constant"):
         calibration_columns(calibration, {"family": np.array([1.0])})
 
 

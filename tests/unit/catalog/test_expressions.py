@@ -63,7 +63,7 @@ def test_open_symbols_have_no_value() -> None:
     ],
 )
 def test_all_else_is_refused(text) -> None:
-    with pytest.raises(ValueError, match="is no arithmetic of whole numbers and symbols"):
+    with pytest.raises(ValueError, match="is not arithmetic of whole numbers and symbols"):
         read_expression(text)
 
 
@@ -71,7 +71,7 @@ def test_all_else_is_refused(text) -> None:
     "text", ["Pow(s0, Integer(99999))", "Pow(Pow(s0, 20), 20)", "s0 // 0", "Mod(s0, 0)", "s0 / 3"]
 )
 def test_what_is_no_size_is_refused_when_it_is_asked_for(text) -> None:
-    with pytest.raises(ValueError, match=r"beyond|no size|no value|no whole number"):
+    with pytest.raises(ValueError, match=r"beyond|not a size|no value|not a whole number"):
         read_expression(text).value({"s0": 10})
 
 

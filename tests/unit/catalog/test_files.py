@@ -99,7 +99,7 @@ def test_unreadable_files_are_faults(tmp_path):
     with pytest.raises(SpecError, match=r"cannot be read: Is a directory$"):
         load_file(ChipSpec, tmp_path)
     (tmp_path / "x.yaml").write_bytes(b"\xff\xfe\xfa")
-    with pytest.raises(SpecError, match=r"cannot be read: no UTF-8 text$"):
+    with pytest.raises(SpecError, match=r"cannot be read: not UTF-8 text$"):
         load_file(ChipSpec, tmp_path / "x.yaml")
 
 

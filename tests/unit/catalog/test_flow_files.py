@@ -127,8 +127,8 @@ def test_links_that_state_their_ends_show_whether_a_route_is_one(tmp_path):
     assert one.link_ends[:2] == (("a", "b"), ("b", "c"))
     for changes, path, part in [
         ({"route": ["ab", "bc"]}, "route", "does not reach 'd'"),
-        ({"route": ["bc", "bd"]}, "route", "no path or tree from 'a'"),
-        ({"route": ["ab", "bc", "bd", "de", "ed"]}, "route", "no path or tree from 'a'"),
+        ({"route": ["bc", "bd"]}, "route", "not a path or tree from 'a'"),
+        ({"route": ["ab", "bc", "bd", "de", "ed"]}, "route", "not a path or tree from 'a'"),
         ({"src": "x"}, "src", "no link leads to a node 'x'"),
         ({"dst": ["c", "y"]}, "dst", "no link leads to a node 'y'"),
     ]:
@@ -191,7 +191,7 @@ def test_all_faults_are_reported_at_once(tmp_path):
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("", "no JSON"),
+        ("", "not JSON"),
         ("{", "line 1, column 2"),
         ("[1]", "expected an object, found a list"),
         ("[" * 100_000, "cannot be read"),
@@ -212,5 +212,5 @@ def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(SpecError, match="cannot be read: Is a directory"):
         read_flow_file(tmp_path)
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(SpecError, match="no UTF-8 text"):
+    with pytest.raises(SpecError, match="not UTF-8 text"):
         read_flow_file(tmp_path / "binary.json")

@@ -82,7 +82,7 @@ def test_faults_of_a_file_are_reported_at_once(written, text, faults):
     [
         ("", ["empty"]),
         ("name,weigths_bytes,time,time_s\na,1,2 s,2\nb,1\n",
-         ["'weigths_bytes': unknown field (did you mean weights?)", "'time': is there twice",
+         ["'weigths_bytes': unknown field (did you mean weights?)", "'time': occurs twice",
           "line 3: 2 cells under 4 columns"]),
         ("name,size_bytes\na,nan\nb,x\n", ["size_bytes: found nan", "found 'x'"]),
         ("name,size\na,12\n", ["'12' has no unit", "line 2"]),
@@ -96,5 +96,5 @@ def test_faults_of_a_table_name_line_and_column(written, text, faults):
 
 
 def test_a_cell_of_any_length_is_told(written):
-    with pytest.raises(SpecError, match="no CSV: field larger than field limit"):
+    with pytest.raises(SpecError, match="not CSV: field larger than field limit"):
         load_footprints(written("layers.csv", "name,size\n" + "a" * 200_000 + ",1 GB\n"))

@@ -170,7 +170,7 @@ def test_a_kernel_that_reads_itself_is_refused() -> None:
 def test_a_result_that_nothing_reads_is_a_fault() -> None:
     lost = SMALL + "  lost:\n    unit: none\n    reads: ['x[rows, wide]']\n    writes: [rows]\n"
     assert faults(lost) == [
-        "kernels.lost: nothing reads what it writes, and it is no output (line 22)"
+        "kernels.lost: nothing reads its result, and it is not an output (line 22)"
         " (add it to `outputs`, or take it out)"
     ]
 

@@ -60,10 +60,10 @@ def test_a_fault_in_a_file_names_file_and_field(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "line 1, column 2: no JSON"),
+        ("{", "line 1, column 2: not JSON"),
         ("[]", "expected a configuration"),
         ('{"a": 1, "a": 2}', "a: is given twice"),
-        ("\udcff".encode("utf-8", "surrogateescape").decode("latin-1"), "no JSON"),
+        ("\udcff".encode("utf-8", "surrogateescape").decode("latin-1"), "not JSON"),
         ("[" * 100_000, "cannot be read"),
         ("1" * 5_000, "cannot be read"),
     ],

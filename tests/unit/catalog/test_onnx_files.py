@@ -165,7 +165,7 @@ def test_dynamic_dims_are_bound_by_their_names_or_places() -> None:
     assert graph.inputs["x"] == ("batch", "tokens", "x.features")
     for sizes, message in (
         ({"batch": 3}, r"its shape is .*such as --dim tokens=8"),
-        ({"rows": 3, "batch": 3, "tokens": 5}, r"--dim rows: is no dynamic dim of an input"),
+        ({"rows": 3, "batch": 3, "tokens": 5}, r"--dim rows: is not a dynamic dim of an input"),
         ({"x.2": 3, "batch": 3, "tokens": 5}, r"--dim x.2: is 8 in this file"),
     ):
         with pytest.raises(SpecError, match=message):

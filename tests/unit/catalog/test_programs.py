@@ -154,7 +154,7 @@ def test_exported_files_are_read_with_their_dynamic_dims(exported) -> None:
         ({"batch": 80, "height": 32}, r"80 is out of range \(from 2 to 64\)"),
         ({"batch": 4, "height": 4}, r"4 is out of range \(at least 8\)"),
         ({"batch": 4, "height": 32, "width": 64}, r"--dim x.3: is 32 in this program"),
-        ({"depth": 4}, r"--dim depth: is no dim of an input \(one of .*height"),
+        ({"depth": 4}, r"--dim depth: is not a dim of an input \(one of .*height"),
     ],
 )
 def test_dims_that_do_not_fit_are_refused(exported, sizes, message) -> None:
@@ -166,10 +166,10 @@ def test_dims_that_do_not_fit_are_refused(exported, sizes, message) -> None:
     ("function", "options", "message"),
     [
         ("Net", {}, "states no inputs"),
-        ("Net", {"inputs": ["4x3xwide"]}, "'4x3xwide' is no shape"),
-        ("Net", {"inputs": ["4x3x32x32:short_float"]}, "is no shape"),
+        ("Net", {"inputs": ["4x3xwide"]}, "'4x3xwide' is not a shape"),
+        ("Net", {"inputs": ["4x3x32x32:short_float"]}, "is not a shape"),
         ("net", {"inputs": ["4x3x32x32"]}, "states its inputs"),
-        ("net", {"sizes": {"depth": 4}}, "--dim depth: is no dim of an input"),
+        ("net", {"sizes": {"depth": 4}}, "--dim depth: is not a dim of an input"),
         ("number", {}, "makes a int"),
         ("asks", {}, "missing 1 required positional argument"),
     ],

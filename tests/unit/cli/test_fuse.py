@@ -71,7 +71,7 @@ def test_the_picture_has_a_band_for_each_kernel(capsys, tmp_path):
     assert "ffn0: 605 cores" in titles
     path.write_text("mine")
     assert main(["fuse", *LAYER, "--picture", str(path)]) == 2
-    assert "is there already (--force" in capsys.readouterr().err
+    assert "exists already (--force" in capsys.readouterr().err
     output(capsys, *LAYER, "--tile", "64", "--picture", str(path), "--force")
     assert path.read_text("utf-8") == text
 

@@ -108,7 +108,7 @@ def test_wrong_words_get_a_suggestion(command, capsys, words, message):
 def test_memory_that_is_short_is_told(command, capsys):
     command(failing(MemoryError()))
     assert main(["demo"]) == 2
-    assert capsys.readouterr().err == "error: memory is short for this question\n"
+    assert capsys.readouterr().err == "error: memory is too small for this question\n"
 
 
 def test_options_are_not_abbreviated(command, capsys):

@@ -238,9 +238,9 @@ def test_every_command_leaves_what_is_there(verb, name, capsys, tmp_path, monkey
     err = complaint(capsys, *words, str(mine))
     if (verb, name) == ("sweep", "out"):  # a file of results is added to
         assert main([verb, *sweep_file(tmp_path), "--out", str(mine)]) == 2
-        assert "is no file of results" in capsys.readouterr().err
+        assert "is not a file of results" in capsys.readouterr().err
     else:
-        assert f"--{name}: {str(mine)!r} is there already (--force, or another name)" in err
+        assert f"--{name}: {str(mine)!r} exists already (--force, or another name)" in err
     link = tmp_path / f"link{suffix}"
     link.symlink_to(mine)
     assert f"--{name}: {str(link)!r} is a symbolic link" in complaint(capsys, *words, str(link))

@@ -46,7 +46,7 @@ def test_bus_bandwidth_of_a_long_ring_is_that_of_the_links(capsys):
         (["--size", "3", "--group", "800"], ["--size: '3'", "800 members", "at most 64 members"]),
         (["--size", "0 B", "--group", "8"], ["--size: found '0 B', expected more than 0"]),
         (["--size", "1e30 B", "--group", "8"], ["--size: found '1e30 B', expected less than"]),
-        (["--size", "1 MiB", "--group", "1"], ["--group: 1 is no group"]),
+        (["--size", "1 MiB", "--group", "1"], ["--group: 1 is too small for a group"]),
         (
             ["--size", "1 MiB", "--group", "8", "--stride", "0"],
             ["--stride: found '0', expected a whole number above 0"],

@@ -39,7 +39,7 @@ def test_data_is_in_si_units(capsys):
 def test_a_graph_is_printed_in_one_form(capsys):
     assert main(["show", "graph", "dlrm-a", "--yaml", "--json"]) == 2
     assert (
-        "--json: is of no use with --yaml"
+        "--json: has no effect with --yaml"
         in json.loads(capsys.readouterr().out)["error"]["message"]
     )
 

@@ -80,7 +80,7 @@ def test_the_smaller_tensor_travels_where_none_is_named(capsys, seq, travels):
     [
         (("pp",), ["unknown walk 'pp'", "tp"]),
         (("quite else",), ["unknown walk 'quite else'", ", ... (all: meshwright show walk)\n"]),
-        (("tp", "--form", "hold"), ["--form", "means nothing to the walk tp",
+        (("tp", "--form", "hold"), ["--form", "has no effect on the walk tp",
                                   "it takes --group, --model, --seq"]),
         (("ring_all_reduce", "--seq", "4k"), ["--seq", "it takes --group, --size"]),
         (("tatp", "--form", "holt"), ["unknown tensor stream 'holt'", "hold"]),
@@ -90,12 +90,12 @@ def test_the_smaller_tensor_travels_where_none_is_named(capsys, seq, travels):
                                   "divisor of 32"]),
         (("tp", "--group", "16"), ["--group", "16 devices", "at most 8"]),
         (("tp", "--group", "1"), ["--group", "has 1 member (", "2 to 16"]),
-        (("tp", "--group", "four"), ["--group", "'four' is no number of members", "2x4"]),
+        (("tp", "--group", "four"), ["--group", "'four' is not a number of members", "2x4"]),
         (("tp", "--model", "mixtral-8x7b"), ["--model", "route", "gpt3-175b"]),
         (("tatp", "--model", "mixtral-8x7b"), ["--model", "no dense feed-forward network"]),
         (("corner_wave_all_reduce", "--group", "2x4"), ["--group", "does not run", "3x4"]),
         (("pipelined_wave_16_all_reduce", "--group", "4x4"), ["more than can be followed"]),
-        (("tp", "--size", "3", "--group", "99"), ["--size", "means nothing", "99 members"]),
+        (("tp", "--size", "3", "--group", "99"), ["--size", "has no effect", "99 members"]),
     ],
 )  # fmt: skip
 def test_faults_name_the_option_and_the_fix(capsys, words, parts):

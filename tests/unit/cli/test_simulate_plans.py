@@ -176,7 +176,7 @@ def test_missing_and_broken_files_are_told(capsys, plan_file, tmp_path):
     assert "cannot be read" in refused(capsys, 2, "simulate", str(missing))
     broken = tmp_path / "broken.json"
     broken.write_text("{", encoding="utf-8")
-    assert "no JSON" in refused(capsys, 2, "simulate", str(broken))
+    assert "not JSON" in refused(capsys, 2, "simulate", str(broken))
     data = json.loads(plan_file.read_text(encoding="utf-8"))
     data["best"]["placement"]["devices"] = [0, 0, 1, 2]
     broken.write_text(json.dumps(data), encoding="utf-8")

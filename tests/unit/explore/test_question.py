@@ -97,7 +97,7 @@ def test_options_beside_a_plan_file_are_refused():
 
 @pytest.mark.parametrize(
     ("options", "complaint"),
-    [({"out": "plan.json"}, "out: is no option"), ({"tp": 2}, "--tp: found a int")],
+    [({"out": "plan.json"}, "out: is not an option"), ({"tp": 2}, "--tp: found a int")],
 )
 def test_what_the_page_cannot_ask_is_refused(options, complaint):
     with pytest.raises(SpecError, match=complaint):

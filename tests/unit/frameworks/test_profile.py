@@ -161,7 +161,7 @@ def test_bytes_that_are_no_trace_are_told(tmp_path, device_trace, monkeypatch):
     os.mkfifo(pipe)
     for path, says in (
         (cut, "ended before"),
-        (binary, "no UTF-8"),
+        (binary, "not UTF-8"),
         (pipe, "a FIFO"),
         (tmp_path, "Is a directory"),
         (tmp_path / "none", "No such file"),

@@ -42,7 +42,7 @@ def test_same_content_may_be_written_again(plan, tmp_path):
 def test_other_content_is_kept_without_force(plan, tmp_path):
     mine = tmp_path / "torchtitan.sh"
     mine.write_text("mine", encoding="utf-8")
-    with pytest.raises(SpecError, match=r"torchtitan.sh: is there already \(--force"):
+    with pytest.raises(SpecError, match=r"torchtitan.sh: exists already \(--force"):
         export(plan, "torchtitan", tmp_path)
     assert mine.read_text("utf-8") == "mine"
     export(plan, "torchtitan", tmp_path, force=True)

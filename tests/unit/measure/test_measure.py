@@ -19,7 +19,7 @@ def test_without_pytorch_one_clear_error(monkeypatch, tmp_path):
 def test_a_file_in_the_way_is_told_before_anything_is_measured(monkeypatch, tmp_path):
     monkeypatch.setattr(run, "_run", lambda *_: pytest.fail("measured"))
     (tmp_path / "mine.system.yaml").write_text("mine")
-    with pytest.raises(SpecError, match=r"mine\.system\.yaml: is there already"):
+    with pytest.raises(SpecError, match=r"mine\.system\.yaml: exists already"):
         mw.measure(out=tmp_path / "mine.yaml")
 
 

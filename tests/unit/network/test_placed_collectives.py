@@ -92,9 +92,9 @@ def test_the_command_plays_what_is_no_block(capsys):
     [
         (("--group", "0,1,99"), "device 99; the system has 48 (0 to 47)"),
         (("--group", "3,3"), "device 3 is named twice"),
-        (("--group", "0,x"), "'x' is no number of a device (such as 8, or 0,1,2,8)"),
+        (("--group", "0,x"), "'x' is not a number of a device (such as 8, or 0,1,2,8)"),
         (("--group", "0,1", "--stride", "2"), "a list of devices has no stride"),
-        (("--group", "1"), "1 is no group; at least 2 members"),
+        (("--group", "1"), "1 is too small for a group; at least 2 members"),
     ],
 )
 def test_wrong_groups_are_told(capsys, words, complaint):

@@ -220,8 +220,8 @@ def test_what_no_worker_keeps_is_named():
     ("options", "message"),
     [
         ({"max_ttft": None}, "--max-ttft: is needed with --disaggregated"),
-        ({"latency": True}, "--latency: is of no use"),
-        ({"dp": 2}, "--dp: is of no use"),
+        ({"latency": True}, "--latency: has no effect"),
+        ({"dp": 2}, "--dp: has no effect"),
         ({"answer": 1}, "an answer of two tokens"),
         ({"speculative_model": "llama3-8b", "speculative_tokens": 2, "acceptance": 0.7},
          "drafts are not priced"),

@@ -98,10 +98,10 @@ def test_options_that_say_nothing_are_refused_together():
         objective_of(NAMES, "price", "utilisation", ("utilisation=half",), ("watts=3",))
     told = str(error.value)
     assert "both are given" in told
-    assert "'price' is no result" in told
+    assert "'price' is not a result" in told
     assert "'utilisation=half'" in told
-    assert "'watts' is no result" in told
-    with pytest.raises(SpecError, match="nothing that is sought"):
+    assert "'watts' is not a result" in told
+    with pytest.raises(SpecError, match="limits without an objective"):
         objective_of(NAMES, None, None, ("utilisation=0.5",), ())
 
 

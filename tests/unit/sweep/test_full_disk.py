@@ -28,6 +28,6 @@ def test_nothing_is_left_of_it(tmp_path, monkeypatch):
 def test_what_was_there_stays(tmp_path):
     path = tmp_path / "notes.db"
     path.write_text("no database, and long enough to be told from an empty one " * 20)
-    with pytest.raises(SpecError, match="is no file of results"):
+    with pytest.raises(SpecError, match="is not a file of results"):
         run.Store(path)
     assert path.exists()

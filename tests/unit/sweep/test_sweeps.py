@@ -211,7 +211,7 @@ def test_files_that_say_two_things_are_refused(change, word):
 def test_a_file_with_something_else_is_no_store(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("no database\n" * 200)
-    with pytest.raises(SpecError, match="no file of results"):
+    with pytest.raises(SpecError, match="not a file of results"):
         Store(path)
     assert path.read_text() == "no database\n" * 200
 
@@ -298,13 +298,13 @@ def test_a_database_of_something_else_stays_as_it_is(tmp_path):
         base.execute("CREATE TABLE addresses (name TEXT)")
         base.commit()
     before = path.read_bytes()
-    with pytest.raises(SpecError, match="no file of results: it holds other tables"):
+    with pytest.raises(SpecError, match="not a file of results: it holds other tables"):
         Store(path)
     assert path.read_bytes() == before
     with closing(sqlite3.connect(path)) as base:
         base.execute("CREATE TABLE results (name TEXT)")
         base.commit()
-    with pytest.raises(SpecError, match="no file of results: no such column"):
+    with pytest.raises(SpecError, match="not a file of results: no such column"):
         Store(path)
 
 

@@ -170,7 +170,7 @@ def _not_dividing(tp: FloatArray, app: Application) -> BoolArray:
 def _value_faults(path: str, row: Mapping[str, Any]) -> list[Fault]:
     """Return the faults in the fields of one row."""
     faults = [
-        Fault(f"{path}.{name}", "is no field of an execution", nearest(name, PEER_FIELDS))
+        Fault(f"{path}.{name}", "is not a field of an execution", nearest(name, PEER_FIELDS))
         for name in row
         if name not in PEER_FIELDS
     ]

@@ -238,7 +238,7 @@ def wanted_sizes(
 ) -> dict[Place, int]:
     """Return the size of each axis of the inputs that is to have one."""
     faults = [
-        Fault(f"--dim {dim}", "is no dim of an input", f"one of {', '.join(places)}")
+        Fault(f"--dim {dim}", "is not a dim of an input", f"one of {', '.join(places)}")
         for dim in sizes
         if dim not in places
     ]

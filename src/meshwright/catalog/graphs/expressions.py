@@ -25,7 +25,7 @@ _MOST_DEPTH = 64
 def _power(base: Fraction, exponent: Fraction) -> Fraction:
     bits = max(base.numerator.bit_length(), base.denominator.bit_length())
     if exponent.denominator != 1 or bits * abs(exponent) > _MOST_BITS:
-        raise ValueError(f"{base} to the power of {exponent} is no size")
+        raise ValueError(f"{base} to the power of {exponent} is not a size")
     return base ** int(exponent)
 
 
@@ -87,7 +87,7 @@ class Expression:
             return None
         found = self._value(bound)
         if found.denominator != 1:
-            raise ValueError(f"{self} is {found}, no whole number")
+            raise ValueError(f"{self} is {found}, not a whole number")
         return int(found)
 
     def _value(self, bound: Mapping[str, int]) -> Fraction:
@@ -135,7 +135,7 @@ def read_expression(text: str) -> Expression:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         pass
     shown = text if len(text) <= 60 else text[:57] + "..."
-    raise ValueError(f"{shown!r} is no arithmetic of whole numbers and symbols")
+    raise ValueError(f"{shown!r} is not arithmetic of whole numbers and symbols")
 
 
 def _read(node: ast.expr, depth: int) -> Expression:

@@ -188,7 +188,7 @@ class _GraphCheck:
                 yield ("inputs", name), "no kernel reads it", nearest(name, read)
         for name in self.kernels:
             if name not in read and name not in self.outputs:
-                message = "nothing reads what it writes, and it is no output"
+                message = "nothing reads its result, and it is not an output"
                 yield ("kernels", name), message, "add it to `outputs`, or take it out"
         tensors = [*self.inputs.values(), *(kernel.writes for kernel in kernels)]
         tensors += [held.dims for k in kernels for _, held in (*k.reads, *k.weights)]

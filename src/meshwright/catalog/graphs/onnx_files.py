@@ -161,7 +161,7 @@ def _with_sizes(model: ModelProto, sizes: Mapping[str, int], origin: str) -> Mod
             elif size:
                 dim.dim_value = size
     faults += [
-        Fault(f"--dim {name}", "is no dynamic dim of an input", nearest(name, free))
+        Fault(f"--dim {name}", "is not a dynamic dim of an input", nearest(name, free))
         for name in sizes.keys() - free
     ]
     if faults:

@@ -162,7 +162,7 @@ def _executed(path: Path) -> ModuleType:
     """Return a file of Python as a module."""
     spec = spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no file of Python")
+        raise ImportError(f"{path} is not a Python file")
     loaded = module_from_spec(spec)
     spec.loader.exec_module(loaded)
     return loaded
@@ -205,7 +205,7 @@ def _inputs(
         if read is None or not isinstance(kind, torch.dtype) or (read["type"] and not hasattr(
             torch, read["type"])):  # fmt: skip
             fix = "such as 8x3x224x224, or ids=8x128:int64"
-            raise SpecError(Fault("--input", f"{text!r} is no shape", fix))
+            raise SpecError(Fault("--input", f"{text!r} is not a shape", fix))
         tensor = torch.zeros(
             [int(size) for size in read["shape"].split("x")], dtype=kind, device=held.device
         )

@@ -153,7 +153,7 @@ def _size(stated: Entry) -> Size:
     if kind == "as_expr":
         read = read_expression(value["expr_str"])
         return read.head if isinstance(read.head, int) else read
-    raise ValueError(f"{kind} is no size")
+    raise ValueError(f"{kind} is not a size")
 
 
 _HELD = ("parameter", "buffer", "tensor_constant")

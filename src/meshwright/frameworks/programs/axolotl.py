@@ -124,7 +124,7 @@ def _accumulate(given: Given) -> None:
 def _own_refusals(plan: Plan) -> Iterator[Fault]:
     plan_options = plan.best.plan_options
     if plan_options.zero_stage < 3 and plan_options.offload is not Offload.NONE:
-        yield Fault("plan_options.offload", "is of FSDP2 alone", "zero_stage=3")
+        yield Fault("plan_options.offload", "applies only to FSDP2", "zero_stage=3")
 
 
 def _settings(plan: Plan) -> Iterator[tuple[str, object]]:

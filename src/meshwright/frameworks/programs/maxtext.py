@@ -202,7 +202,7 @@ def _pipeline_parts(given: Given, count: int | None, options: Options, sequences
     count = count if count and count > 0 else stages * (1 + late)
     if count % stages:
         nearest = -(-count // stages) * stages
-        given.refuse(name, f"{count} are no multiple of {stages} stages", f"{nearest}")
+        given.refuse(name, f"{count} are not a multiple of {stages} stages", f"{nearest}")
     elif sequences and sequences % count:
         allowed = [n for n in range(stages, int(sequences) + 1, stages) if sequences % n == 0]
         fix = f"{min(allowed, key=lambda n: abs(n - count))}" if allowed else ""
@@ -270,7 +270,7 @@ def _model(given: Given) -> ModelSpec | None:
     if name in MODELS and (model := known_model(MODELS[name])) is not None:
         return model
     given.refuse(
-        "model_name", f"{name!r} is no model of the catalog", "name the model beside the file"
+        "model_name", f"{name!r} is not a model of the catalog", "name the model beside the file"
     )
     return None
 

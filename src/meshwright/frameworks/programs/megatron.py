@@ -215,7 +215,9 @@ def _named_model(given: Given) -> ModelSpec | None:
         given.refuse_unless(dim, "none", why="dims beside the model of a recipe are not read",
                             fix="name the model beside the file")  # fmt: skip
     if (model := known_model(name)) is None:
-        given.needs("MODEL", f"{name!r} is no model of the catalog", "name it, or its config.json")
+        given.needs(
+            "MODEL", f"{name!r} is not a model of the catalog", "name it, or its config.json"
+        )
     return model
 
 
@@ -331,7 +333,7 @@ def _stage_lengths(given: Given, stated: Options, found: Options) -> Options:
     if layout is not None:
         lengths = layout_lengths(layout)
         if lengths is None:
-            given.refuse("pipeline_model_parallel_layout", "is no layout of E, t, L and |")
+            given.refuse("pipeline_model_parallel_layout", "is not a layout of E, t, L and |")
             return {}
     else:
         # Each rank cuts its layers into as many chunks.

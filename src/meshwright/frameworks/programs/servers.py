@@ -127,7 +127,9 @@ def _model(given: Given, setting: JobContext) -> ModelSpec | None:
         return None
     model = known_model(name)
     if model is None:
-        given.needs("MODEL", f"{name!r} is no model of the catalog", "name it, or its config.json")
+        given.needs(
+            "MODEL", f"{name!r} is not a model of the catalog", "name it, or its config.json"
+        )
     return model
 
 

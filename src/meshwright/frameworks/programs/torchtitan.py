@@ -99,7 +99,7 @@ class Torchtitan(LaunchFiles):
             given.needs("MODEL", "the file states no model.flavor", "name it")
         elif "model" not in setting.stated:
             known = [one.split()[1] for one in models if one.split()[0] == module]
-            message = f"{name} {flavor} is no model of the catalog"
+            message = f"{name} {flavor} is not a model of the catalog"
             given.refuse("model.flavor", message, ", ".join(known))
         return None
 

@@ -440,6 +440,6 @@ def _model(given: Given) -> ModelSpec | str | None:
     if (model := known_model(name)) is None and not Path(name).exists():
         option = next(one for one in NAMES if one in given)
         given.refuse(
-            option, f"{name!r} is no model of the catalog", "name the model beside the file"
+            option, f"{name!r} is not a model of the catalog", "name the model beside the file"
         )
     return model

@@ -273,7 +273,7 @@ def _tree_job(files: _Files, variables: Mapping[str, str], origin: str) -> tuple
                 raise SpecError(unread.fault, origin=file)
             if reader is None:
                 keys = ", ".join(list(tree)[:5])
-                message = f"is no file of a program that is read: it has {keys}"
+                message = f"is not a file of a supported program: it has {keys}"
                 raise SpecError(Fault("", message, _known()), origin=file)
             files.used.add(file)
             given = of_tree(_plain(tree), file)

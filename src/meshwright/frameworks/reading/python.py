@@ -82,7 +82,7 @@ class PythonFile:
             tree = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             # the parser has no stack for expressions of thousands of levels
-            raise SpecError(Fault("", f"is no Python: {error}"), origin=name) from error
+            raise SpecError(Fault("", f"is not Python: {error}"), origin=name) from error
         self.scope: Scope = {"__name__": "__main__"}
         with self._named():
             self._run(tree.body)
@@ -95,7 +95,7 @@ class PythonFile:
         except SpecError as error:
             raise SpecError(error.faults, origin=self.name) from error
         except (RecursionError, ValueError) as error:  # or numbers of thousands of digits
-            fault = Fault("", "is not followed: it nests too deep, or has endless numbers")
+            fault = Fault("", "is not followed: it nests too deeply, or has endless numbers")
             raise SpecError(fault, origin=self.name) from error
 
     def _run(self, body: list[ast.stmt]) -> None:

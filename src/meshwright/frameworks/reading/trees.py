@@ -35,8 +35,8 @@ def trees_of(text: str, suffix: str, origin: str) -> list[dict[str, object]]:
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         kind = suffix[1:].upper().replace("YML", "YAML")
         is_deep = isinstance(error, RecursionError)
-        told = "it nests too deep" if is_deep else " ".join(str(error).split())
-        raise SpecError(Fault("", f"is no {kind}: {told}"), origin=origin) from error
+        told = "it nests too deeply" if is_deep else " ".join(str(error).split())
+        raise SpecError(Fault("", f"is not {kind}: {told}"), origin=origin) from error
     trees = [tree for tree in named if isinstance(tree, dict)]
     if not trees or len(trees) < len(named):
         raise SpecError(Fault("", "expected names with values at its top"), origin=origin)
@@ -53,7 +53,7 @@ def _named(value: object, budget: Budget) -> object:
         with budget.deeper():
             return [_named(one, budget) for one in value]
     if isinstance(value, int) and abs(value) >= 2**64:
-        raise ValueError("a whole number beyond 2^64 is no option")
+        raise ValueError("a whole number beyond 2^64 is not an option")
     return value
 
 

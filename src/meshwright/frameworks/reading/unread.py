@@ -34,7 +34,7 @@ class Unread:
     def fault(self) -> Fault:
         """The refusal."""
         option = f" --framework {self.instead}" if self.instead else ""
-        return Fault("", f"is of {self.title}, which is not read", f"{_ASK}{option}")
+        return Fault("", f"belongs to {self.title}, which is not read", f"{_ASK}{option}")
 
 
 UNREAD = (

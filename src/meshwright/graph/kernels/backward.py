@@ -80,7 +80,7 @@ def gradient_name(kernel: Kernel, weight: Weight) -> str:
 
 def _check(graph: DataflowGraph, prologue: Collection[str]) -> None:
     faults = [
-        Fault(f"kernels.{k.name}", "is no kernel of a forward pass", "give the forward graph")
+        Fault(f"kernels.{k.name}", "is not a kernel of a forward pass", "give the forward graph")
         if k.phase is not Phase.FORWARD
         else Fault(f"kernels.{k.name}", "sends messages, so its gradient is not known")
         for k in graph.kernels

@@ -128,7 +128,7 @@ class EliminationStep(NamedTuple):
     summands: tuple[Summand, ...]
     """Tables to add up, those of few axes first."""
     beside: int | None
-    """Number of a table over the same neighbours that is there already; None: there is none."""
+    """Number of a table over the same neighbours that exists already; None: there is none."""
 
 
 @dataclass

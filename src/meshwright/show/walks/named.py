@@ -148,7 +148,9 @@ def shape_of_text(text: str) -> tuple[int, ...]:
     """Return the members of each level, innermost first, of ``8`` or ``2x4``."""
     words = text.lower().split("x")
     if not all(word.isascii() and word.isdigit() and len(word) < 4 for word in words):
-        raise SpecError(Fault("--group", f"{text!r} is no number of members", "such as 8, or 2x4"))
+        raise SpecError(
+            Fault("--group", f"{text!r} is not a number of members", "such as 8, or 2x4")
+        )
     shape = tuple(int(word) for word in reversed(words))
     number = prod(shape)
     if not 2 <= number <= MOST_MEMBERS or (len(shape) > 1 and min(shape) < 2):
@@ -171,7 +173,7 @@ def idle_options(name: str, given: Mapping[str, Any]) -> list[Fault]:
     known = dict.fromkeys((*TAKES["tatp"], *OF_COLLECTIVES))
     listed = ", ".join(f"--{option}" for option in ("group", *takes))
     return [
-        Fault(f"--{option}", f"means nothing to the walk {name}", f"it takes {listed}")
+        Fault(f"--{option}", f"has no effect on the walk {name}", f"it takes {listed}")
         for option in known
         if given.get(option) is not None and option not in takes
     ]

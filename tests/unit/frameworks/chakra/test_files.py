@@ -140,6 +140,6 @@ def test_traces_are_written_and_not_printed(make_plan, tmp_path, capsys):
     path = tmp_path / "plan.json"
     save(make_plan({"tp": 2}, model=model(), batch=1, length=128), path)
     assert main(["export", str(path), "chakra", "--print"]) == 2
-    assert "are no text: --out FOLDER" in capsys.readouterr().err
+    assert "are not text: --out FOLDER" in capsys.readouterr().err
     assert main(["export", str(path), "chakra", "--out", str(tmp_path / "traces")]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 3

@@ -212,7 +212,7 @@ def test_servers_are_priced_and_planned_only(tmp_path):
 
 
 def test_variables_are_of_use_with_files_only():
-    with pytest.raises(SpecError, match="--set: applies only with files"):
+    with pytest.raises(SpecError, match="--set: applies only with launch files"):
         mw.check("llama3-8b", on="8xH100", seq=4096, global_batch=8, set={"TP": 2})
 
 

@@ -123,7 +123,7 @@ def test_the_gradient_of_a_part_goes_back_into_the_whole(unit, made) -> None:
 
 
 def test_a_graph_that_has_gradients_is_refused() -> None:
-    with pytest.raises(SpecError, match="no kernel of a forward pass"):
+    with pytest.raises(SpecError, match="not a kernel of a forward pass"):
         with_backward(with_backward(LAYER))
 
 
