@@ -1,8 +1,7 @@
 """Winners of a search that is called by itself; answers of the verbs are under the laws anyway."""
 
 from meshwright.audit.laws import violations
-from meshwright.train.audited import candidate_facts
-from meshwright.train.price import candidate
+from meshwright.train.price import candidate, candidate_facts
 
 
 def assert_lawful(problem, found):

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from meshwright.catalog.megatron_models import VANILLA, bridge_recipe
 from meshwright.frameworks.launch import degrees, micro_batches, plan_launch
-from meshwright.frameworks.registry import TARGETS, export
+from meshwright.frameworks.registry import export
 from meshwright.graph.parameters import count_parameters
+from meshwright.train.writing import TARGETS
 
 READERS = Path(__file__).parent / "frameworks" / "readers"
 LAUNCHER = """\

@@ -66,8 +66,8 @@ if TYPE_CHECKING:
         Plan,
         Replan,
     )
+    from meshwright.train.leading import Placer
     from meshwright.train.measured.diagnose import Diagnosis
-    from meshwright.train.placer import Placer
     from meshwright.train.timeline import StepTimeline
     from meshwright.wafer.answer import PlacedPlan, Placements, SimulatedPlan
 
@@ -218,7 +218,8 @@ def report_of(found: Plan) -> str:
 
 def _launch(found: Plan) -> dict[str, Any]:
     """Return the files that start a plan, and the command that writes them; empty: no export."""
-    from meshwright.frameworks.registry import exporters, refusals, rendered, target_for
+    from meshwright.frameworks.registry import exporters, refusals, rendered
+    from meshwright.train.writing import target_for
 
     target = target_for(found.workload.software.framework or "", found.best.launches_with)
     if target is None or refusals(found, target) or not exporters[target].is_text:
@@ -369,14 +370,17 @@ def _replan(asked: ask.Plan, call: Call) -> Replan:
     return changed
 
 
-def _placer(system: SystemSpec | None, *, is_needed: bool = False) -> Placer:
+def _is_grid(system: SystemSpec) -> bool:
+    return any(level.kind in ("mesh", "torus") for level in system.levels)
+
+
+def _placer(system: SystemSpec, *, is_needed: bool = False) -> Placer:
     """Return the placer of candidates: :mod:`meshwright.wafer` on grids, else in closed form."""
-    levels = system.levels if system is not None else ()
-    if is_needed or any(level.kind in ("mesh", "torus") for level in levels):
+    if is_needed or _is_grid(system):
         from meshwright.wafer.training import GRIDS
 
         return GRIDS
-    from meshwright.train.placer import CLOSED_FORM
+    from meshwright.train.leading import CLOSED_FORM
 
     return CLOSED_FORM
 
@@ -413,11 +417,13 @@ def fit(asked: ask.Fit, call: Call) -> Fit:
     """Return the memory of one given strategy, as a plan without placement on its network."""
     from meshwright.ask.job_files import with_job
     from meshwright.train.answer import Fit
-    from meshwright.train.explain import what_would_fit
 
     found = _priced(with_job(asked)[0], call, is_placed=False)
-    advice = () if found.best.estimate.fits else tuple(what_would_fit(found))
-    return Fit(**vars(found) | {"would_fit": advice})
+    if found.best.estimate.fits:
+        return Fit(**vars(found))
+    from meshwright.train.explain import what_would_fit
+
+    return Fit(**vars(found) | {"would_fit": tuple(what_would_fit(found))})
 
 
 def _priced(
@@ -425,14 +431,16 @@ def _priced(
 ) -> Plan:
     """Return the strategy that a question states, priced."""
     from meshwright.ask.declared import strategy_of
-    from meshwright.train.placer import estimate as price
+    from meshwright.train.price import candidate
+    from meshwright.train.price import estimate as price
 
     known, strategy, plan_options = strategy_of(asked, reading=reading)
+    on_grid = is_placed and _is_grid(known.system)
     return price(
         known.model, known.system, known.workload, strategy, plan_options,
-        calibration=asked.calibration, is_placed=is_placed,
+        calibration=asked.calibration, checks_power=is_placed,
         factors=_factors(asked, known) if isinstance(asked, ask.Measured) else None,
-        placer=_placer(known.system if is_placed else None),
+        price=_placer(known.system).price if on_grid else candidate,
         command=call.command if is_placed else "",
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ import meshwright as mw
 from meshwright.base.errors import SpecError
 from meshwright.cli.main import main
 from meshwright.sharding.space import Choices, legal_counts
-from meshwright.train.placer import CLOSED_FORM
+from meshwright.train.leading import CLOSED_FORM
 from meshwright.train.question import make_problem, training
 from meshwright.train.space import SearchSpace
 from meshwright.wafer.training import GRIDS

@@ -9,7 +9,8 @@ from real_parsers import MEANT, meant, read, told
 
 import meshwright as mw
 from meshwright.base.errors import InfeasibleError
-from meshwright.frameworks.registry import TARGETS, exporters
+from meshwright.frameworks.registry import exporters
+from meshwright.train.writing import TARGETS
 
 WHEELS = {
     "megatron": "megatron-core", "torchtitan": "torchtitan", "fsdp": "torch",

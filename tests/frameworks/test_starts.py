@@ -16,7 +16,8 @@ from real_parsers import MEANT, READERS, told
 
 import meshwright as mw
 from meshwright.base.errors import InfeasibleError
-from meshwright.frameworks.registry import TARGETS, exporters
+from meshwright.frameworks.registry import exporters
+from meshwright.train.writing import TARGETS
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "starts.md"
 HEAD = """\

@@ -8,7 +8,8 @@ from sampled import sampled
 
 import meshwright as mw
 from meshwright.base.errors import MeshwrightError
-from meshwright.frameworks.registry import TARGETS, refusals
+from meshwright.frameworks.registry import refusals
+from meshwright.train.writing import TARGETS
 
 MODELS = ("llama3-8b", "gpt2-medium", "qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v2-lite",
           "gemma2-9b", "gpt-oss-20b", "gpt3-6.7b", "qwen2.5-7b")  # fmt: skip

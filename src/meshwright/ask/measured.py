@@ -18,7 +18,7 @@ from meshwright.catalog.files import read_text, read_tree
 from meshwright.cost.operator import stated_rate
 from meshwright.train.answer import Plan
 from meshwright.train.measured.factors import Factors, Measurement
-from meshwright.train.placer import estimate
+from meshwright.train.price import estimate
 
 MEASURED = "--measured"
 MEASURED_MEMORY = "--measured-memory"
@@ -175,7 +175,7 @@ def _job(name: str, entry: Any, calibration: str) -> Measurement:
     found, strategy, plan_options = strategy_of(asked)
     plan = estimate(
         found.model, found.system, found.workload, strategy, plan_options, calibration=calibration,
-        is_placed=False,
+        checks_power=False,
     )  # fmt: skip
     return Measurement(name, plan.problem, strategy, plan_options,
                        measured_step_s(str(asked.measured), plan))  # fmt: skip

@@ -131,7 +131,7 @@ def explain(args: Any) -> int:
     if not isinstance(answer, Explanation):
         show_answer(answer, args)
         return 0
-    from meshwright.frameworks.registry import target_for
+    from meshwright.train.writing import target_for
 
     found = answer.plan
     target = target_for(found.workload.software.framework or "", found.best.launches_with)

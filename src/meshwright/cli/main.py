@@ -297,7 +297,7 @@ def next_command(args: Any, *, is_placed: bool = False, launches_with: Sequence[
     """
     if args.out is not None and is_placed:
         return f"meshwright simulate {args.out}; meshwright explain {args.out}"
-    from meshwright.frameworks.registry import target_for
+    from meshwright.train.writing import target_for
 
     stated = str(getattr(args, "framework", None) or "")
     target = target_for(stated, launches_with)

@@ -81,8 +81,8 @@ def _question(options: Mapping[str, str], start: Start) -> tuple[int, Any]:
 def answer_record(found: Plan) -> Record:
     """Return a plan with the first screen of its report and the leading plans."""
     from meshwright.ask.stated import strategy_texts
-    from meshwright.frameworks.registry import target_for
     from meshwright.train.plan_file import to_data
+    from meshwright.train.writing import target_for
     from meshwright.view.drawn import drawn_page
 
     asked = found.model, found.system.num_alive, found.workload.software

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from meshwright.base.errors import Fault, UnsupportedError
@@ -11,26 +11,6 @@ from meshwright.frameworks.framework import Files
 from meshwright.frameworks.framework import exporters as exporters
 from meshwright.frameworks.launchers import with_launcher
 from meshwright.train.answer import Plan
-
-TARGETS = {
-    "megatron": "megatron",
-    "torchtitan": "torchtitan",
-    "fsdp": "torch",
-    "deepspeed": "deepspeed",
-    "accelerate": "accelerate",
-    "megatron-bridge": "megatron-bridge",
-    "maxtext": "maxtext",
-}
-"""The export target of each framework of the catalog that has one."""
-
-
-def target_for(framework: str, launches_with: Sequence[str]) -> str | None:
-    """Return the export target for a plan; None: no target.
-
-    The target of the stated framework, else of the first framework that starts the plan.
-    """
-    ranked = (framework.partition("==")[0], *TARGETS)
-    return next((TARGETS[n] for n in ranked if n in TARGETS and n in launches_with), None)
 
 
 def refusals(plan: Plan, target: str) -> list[Fault]:

@@ -20,9 +20,8 @@ from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
 from meshwright.train.answer import Candidate, Comparison, Entry
-from meshwright.train.leading import lead
+from meshwright.train.leading import CLOSED_FORM, Placer, lead, nothing_fits
 from meshwright.train.measured.factors import Factors
-from meshwright.train.placer import CLOSED_FORM, Placer, nothing_fits
 from meshwright.train.question import check_fixed, make_problem, switched_on
 
 Fixed = Mapping[str, tuple[object, ...]]

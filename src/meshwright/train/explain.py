@@ -12,8 +12,7 @@ from meshwright.sharding.space import Choices, divisors
 from meshwright.sharding.strategy import Offload, PlanOptions, Recompute, Strategy
 from meshwright.train.answer import Candidate, Explanation, Plan
 from meshwright.train.families import AllFamilies
-from meshwright.train.leading import lead
-from meshwright.train.placer import CLOSED_FORM, Leaders, Placer
+from meshwright.train.leading import CLOSED_FORM, Leaders, Placer, lead
 from meshwright.train.price import candidates, compared
 from meshwright.train.question import check_problem
 from meshwright.train.search import priced_families

@@ -8,7 +8,7 @@ are priced once for every grid and every division of the replicas.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, reduce
 from itertools import product
@@ -107,19 +107,13 @@ class Families:
     strategy: StrategyColumns
     price: PipelinePrice
     num_members: FloatArray
+    bound_s: FloatArray
+    """Lower bound on the step time of any member [s]; infinite where none can run."""
+    least_memory_bytes: FloatArray
+    """Lower bound on the memory of the fullest device of any member [bytes]."""
 
     def __len__(self) -> int:
         return len(self.option_set_of)
-
-    def take(self, rows: IntArray, first_option_set: int = 0) -> Families:
-        """Return some of the families; sets of plan options are numbered from the given one."""
-        return Families(
-            self.option_sets,
-            self.option_set_of[rows] + first_option_set,
-            take(self.strategy, rows),
-            take_rows(self.price, rows),
-            self.num_members[rows],
-        )
 
 
 @dataclass(frozen=True)
@@ -131,19 +125,9 @@ class AllFamilies:
     is_complete: bool
     """False after an interrupt: some families are missing."""
 
-    def column(self, values: Callable[[Families], FloatArray]) -> FloatArray:
-        """Return a value of each family."""
-        return np.concatenate([values(part) for part in self.parts])
-
-    @cached_property
-    def bound_s(self) -> FloatArray:
-        """Lower bound on the step time of each family [s]; infinite where none can run."""
-        return self.column(lambda part: _bound_s(self.space.problem, part))
-
-    @cached_property
-    def least_memory_bytes(self) -> FloatArray:
-        """Lower bound on the memory of the fullest device of each family [bytes]."""
-        return self.column(lambda part: _least_memory_bytes(self.space, part))
+    def column(self, name: str) -> FloatArray:
+        """Return a field of all families."""
+        return np.concatenate([getattr(part, name) for part in self.parts])
 
     @cached_property
     def strategy(self) -> StrategyColumns:
@@ -159,18 +143,14 @@ class AllFamilies:
         """Return some of the families; their rows ascend."""
         starts = np.cumsum([0, *map(len, self.parts)])
         cuts = np.searchsorted(rows, starts)
-        found, first = [], 0
+        option_sets: list[PlanOptions] = []
+        found = []
         for part, start, one, end in zip(self.parts, starts, cuts, cuts[1:], strict=False):
             if end > one:
-                found.append(part.take(rows[one:end] - start, first))
-                first += len(part.option_sets)
-        return Families(
-            option_sets=tuple(plan_options for part in found for plan_options in part.option_sets),
-            option_set_of=np.concatenate([part.option_set_of for part in found]),
-            strategy=joined([part.strategy for part in found]),
-            price=joined([part.price for part in found]),
-            num_members=np.concatenate([part.num_members for part in found]),
-        )
+                some = take_rows(replace(part, option_sets=()), rows[one:end] - start)
+                found.append(replace(some, option_set_of=some.option_set_of + len(option_sets)))
+                option_sets += part.option_sets
+        return replace(joined(found), option_sets=tuple(option_sets))
 
     def named(self, rows: IntArray) -> list[tuple[PlanOptions, Strategy]]:
         """Return plan options and degrees of some families; their rows ascend."""
@@ -184,13 +164,12 @@ class AllFamilies:
         return found
 
 
-def _bound_s(problem: Problem, table: Families) -> FloatArray:
+def _bound_s(problem: Problem, strategy: StrategyColumns, price: PipelinePrice) -> FloatArray:
     """Return a lower bound on the step time of each family [s]; infinite where none can run.
 
     It is the step without data-parallel communication, update and offload; under a power cap also
     the time in which its passes stay below the cap.
     """
-    price = table.price
     nothing = plain(0.0 * price.jitter)
     alone = step_time(
         price, nothing, nothing.exposed_s, nothing,
@@ -198,12 +177,14 @@ def _bound_s(problem: Problem, table: Families) -> FloatArray:
     )  # fmt: skip
     bound_s = column(alone.total_s) * (1.0 - ROUNDING)
     if problem.system.is_power_capped:
-        drawn_s = least_pipeline_s(problem, table.strategy, price) * (1.0 - ROUNDING)
+        drawn_s = least_pipeline_s(problem, strategy, price) * (1.0 - ROUNDING)
         bound_s = np.maximum(bound_s, drawn_s)
     return bound_s
 
 
-def _least_memory_bytes(space: SearchSpace, table: Families) -> FloatArray:
+def _least_memory_bytes(
+    space: SearchSpace, strategy: StrategyColumns, price: PipelinePrice
+) -> FloatArray:
     """Return a lower bound on the memory of the fullest device of each family [bytes].
 
     Everything is sharded, and offloaded where any stage allows it. Layers that sharding or offload
@@ -211,14 +192,14 @@ def _least_memory_bytes(space: SearchSpace, table: Families) -> FloatArray:
     """
     problem, kinds = space.problem, space.offloads
     stage = max(stage for stage, _ in space.zero_choices)
-    shards = shard_degrees(problem, table.strategy)
+    shards = shard_degrees(problem, strategy)
     factor = problem.calibration.allocator_factor
     found = []
     leanest_kinds = (Offload.ALL, Offload.STATE)  # no other kind takes more off the device
     has_both = set(leanest_kinds) <= set(kinds)
     for kind in leanest_kinds if has_both else kinds or (Offload.NONE,):
         leanest = PlanOptions(zero_stage=stage, offload=kind)
-        uses = step_memory(problem, leanest, shards, table.price.states)
+        uses = step_memory(problem, leanest, shards, price.states)
         needed = [
             column(use.total_bytes - factor * use[MemoryPart.GATHERED_WEIGHTS]) for use in uses
         ]
@@ -525,7 +506,11 @@ def _priced(
             gathered = take_rows(prices_of(plan_options, prices), groups[rows])
             price = _pipeline(space.problem, plan_options, strategy, gathered, sends[rows])
             option_sets = tuple(replace(plan_options, axis_order=order) for order in space.orders)
-            yield Families(option_sets, order_of, strategy, price, members)
+            yield Families(
+                option_sets, order_of, strategy, price, members,
+                _bound_s(space.problem, strategy, price),
+                _least_memory_bytes(space, strategy, price),
+            )  # fmt: skip
 
 
 def _layers_s(problem: Problem, prices: Mapping[Recompute, Layers]) -> FloatArray:

@@ -25,13 +25,18 @@ from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
 from meshwright.train.answer import Candidate, Estimate, Front, Plan, Replan, Robustness
-from meshwright.train.audited import facts_of
 from meshwright.train.families import PricedBlock
-from meshwright.train.leading import NUM_SIMULATED, lead
+from meshwright.train.leading import (
+    CLOSED_FORM,
+    NUM_SIMULATED,
+    Leaders,
+    Placer,
+    lead,
+    nothing_fits,
+)
 from meshwright.train.measured.factors import PLAN_ERROR, Factors
 from meshwright.train.measured.trials import trials_of, with_measured_interval
-from meshwright.train.placer import CLOSED_FORM, Leaders, Placer, nothing_fits
-from meshwright.train.price import candidate, compared, warnings
+from meshwright.train.price import candidate, compared, facts_of, warnings
 from meshwright.train.question import check_fixed, make_problem, switched_on
 from meshwright.train.robustness import NUM_DRAWS, robustness
 from meshwright.train.search import search

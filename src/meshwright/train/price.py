@@ -1,15 +1,20 @@
-"""Price of given strategies, as candidates of a plan, with warnings for the user."""
+"""Price of given strategies, as candidates of a plan, with warnings and facts for the audit."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from meshwright.audit.laws import gathered, lawful
+from meshwright.audit.training import TrainingFacts
 from meshwright.base.arrays import known_at, number_at
+from meshwright.base.errors import InfeasibleError, SpecError
+from meshwright.base.registry import version
 from meshwright.base.units import format_si, time_told
+from meshwright.catalog.calibration import DEFAULT
 from meshwright.catalog.systems import best_measured_mfu
-from meshwright.cost.energy import idle_power_w
+from meshwright.cost.energy import idle_power_w, idles_above_cap
 from meshwright.cost.goodput import goodput_fraction
 from meshwright.cost.memory import fullest, host_of
 from meshwright.cost.operator import stated_rate
@@ -19,12 +24,15 @@ from meshwright.cost.problem import RECURRENT_NOTE, UNCALIBRATED_NOTE, Problem
 from meshwright.cost.step import Priced, price_columns, price_one
 from meshwright.graph.flops import ScoreCount, StepFlops, step_flops
 from meshwright.search.intervals import UNSEEN, interval
-from meshwright.sharding.strategy import PlanOptions, Strategy, stack
+from meshwright.sharding.strategy import PlanOptions, Strategy, plan_string, stack
 from meshwright.sharding.strategy import row as row_of
+from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
-from meshwright.train.answer import Candidate, Estimate, Placement, WhyNot
-from meshwright.train.measured.factors import PLAN_ERROR
-from meshwright.train.question import launches_with
+from meshwright.spec.workload import Training
+from meshwright.train.answer import Candidate, Estimate, Placement, Plan, WhyNot
+from meshwright.train.measured.factors import PLAN_ERROR, Factors
+from meshwright.train.measured.trials import with_measured_interval
+from meshwright.train.question import check_problem, launches_with, make_problem
 
 
 def candidate(problem: Problem, strategy: Strategy, plan_options: PlanOptions) -> Candidate:
@@ -265,3 +273,91 @@ def above_caps(system: SystemSpec, num_devices: float) -> str:
         f"of {format_si(own_w, 'W')} draw {format_si(idle_w, 'W')} before they do anything, "
         "overhead included"
     )
+
+
+PriceOne = Callable[[Problem, Strategy, PlanOptions], Candidate]
+"""Price of one strategy."""
+
+
+def estimate(
+    model: ModelSpec | str,
+    system: SystemSpec | str,
+    workload: Training,
+    strategy: Strategy,
+    plan_options: PlanOptions,
+    *,
+    calibration: str = DEFAULT,
+    factors: Factors | None = None,
+    command: str = "",
+    price: PriceOne = candidate,
+    checks_power: bool = True,
+) -> Plan:
+    """Return the price of one given strategy.
+
+    Parameters
+    ----------
+    factors
+        Factors of the resources from measured jobs (:func:`learn`): they adjust the constants.
+    price
+        Price of a strategy: in closed form, or placed on its devices.
+    checks_power
+        Whether to refuse devices that draw more than a power cap before they do anything.
+
+    Raises
+    ------
+    SpecError
+        The strategy is illegal: names each rule it breaks and the nearest legal change.
+    InfeasibleError
+        Its devices draw more than a power cap before they do anything.
+    """
+    problem = make_problem(model, system, workload, calibration, factors)
+    faults = check_problem(problem, strategy, plan_options)
+    if faults:
+        raise SpecError(faults, origin=plan_string(strategy, plan_options))
+    least_devices = float(problem.least_devices(strategy.num_devices))
+    if checks_power and idles_above_cap(problem.system, least_devices):
+        raise InfeasibleError(above_caps(problem.system, least_devices))
+    only = price(problem, strategy, plan_options)
+    if factors is not None:
+        only = with_measured_interval(problem, only, factors)
+    plan = Plan(
+        model=problem.model,
+        system=problem.system,
+        workload=problem.workload,
+        calibration=calibration,
+        best=only,
+        fastest_s=only.estimate.step_time_s,
+        factors=factors,
+        warnings=tuple(warnings(problem, only)),
+        version=version(),
+        command=command,
+    )
+    return lawful(plan, facts_of(plan))
+
+
+def facts_of(plan: Plan) -> Iterator[TrainingFacts]:
+    """Yield the facts of each candidate of a plan, the best one first.
+
+    A plan that a search found claims to fit.
+    """
+    for found in (plan.best, *plan.runners_up):
+        fits = found.estimate.fits or plan.coverage is not None
+        yield candidate_facts(plan, found, claims_to_fit=fits)
+
+
+def candidate_facts(
+    question: Plan | Problem, candidate: Candidate, *, claims_to_fit: bool
+) -> TrainingFacts:
+    """Return the facts of one candidate."""
+    price, placement = candidate.estimate, candidate.placement
+    devices = () if placement is None else placement.devices
+    return gathered(
+        TrainingFacts, price, question,
+        answer=candidate.text,
+        degrees=vars(candidate.strategy),
+        choices=vars(candidate.plan_options),
+        is_placed=placement is not None,
+        num_hosted=len(devices) - len(set(devices)),
+        mfu=price.mfu_causal,
+        claims_to_fit=claims_to_fit,
+    )  # fmt: skip

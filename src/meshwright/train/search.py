@@ -160,8 +160,8 @@ class _Run:
             self.complexity = _least_complexity(self.families)
             self.rows = self.rows & (self.complexity < simpler_than)
         self.bounded = BoundedSearch(
-            bound_s=self.families.bound_s,
-            num_members=self.families.column(lambda part: part.num_members),
+            bound_s=self.families.column("bound_s"),
+            num_members=self.families.column("num_members"),
             counts=self.counts,
             best=best,
             prepare=self._pricing,
@@ -184,7 +184,7 @@ class _Run:
         can_run = np.isfinite(bounded.bound_s)
         counts.refused[IDLE_ABOVE_CAP] += int(bounded.num_members[~can_run].sum())
         can_run &= self.rows
-        needed = np.where(can_run, self.families.least_memory_bytes, np.inf)
+        needed = np.where(can_run, self.families.column("least_memory_bytes"), np.inf)
         can_fit = needed <= problem.system.chip.main_memory.capacity_bytes
         counts.pruned_by_memory += int(bounded.num_members[can_run & ~can_fit].sum())
         self.least_memory_bytes = float(needed.min())

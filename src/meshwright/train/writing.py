@@ -6,7 +6,7 @@ limits of the files that are written for it. A plan launches with a framework if
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -211,3 +211,22 @@ WRITTEN: dict[str, tuple[Limits, ...]] = {
     "maxtext": (_maxtext_faults, _CAUSAL),
 }  # fmt: skip
 """Limits of the export to each framework."""
+TARGETS = {
+    "megatron": "megatron",
+    "torchtitan": "torchtitan",
+    "fsdp": "torch",
+    "deepspeed": "deepspeed",
+    "accelerate": "accelerate",
+    "megatron-bridge": "megatron-bridge",
+    "maxtext": "maxtext",
+}
+"""The export target of each framework of the catalog that has one."""
+
+
+def target_for(framework: str, launches_with: Sequence[str]) -> str | None:
+    """Return the export target for a plan; None: no target.
+
+    The target of the stated framework, else of the first framework that starts the plan.
+    """
+    ranked = (framework.partition("==")[0], *TARGETS)
+    return next((TARGETS[n] for n in ranked if n in TARGETS and n in launches_with), None)

@@ -19,11 +19,11 @@ from meshwright.sharding.strategy import AXES, PlanOptions, Strategy
 from meshwright.topology.network import Network
 from meshwright.train import compare as comparing
 from meshwright.train import explain as explaining
-from meshwright.train import placer as estimating
 from meshwright.train import plan as planning
+from meshwright.train import price as pricing
 from meshwright.train.answer import Candidate, OperatorPlan
 from meshwright.train.families import AllFamilies
-from meshwright.train.placer import Leaders, Placed, Placer
+from meshwright.train.leading import Leaders, Placed, Placer
 from meshwright.train.search import SearchResult, fewer_devices, search
 from meshwright.train.space import SearchSpace
 from meshwright.wafer.operators.answer import check_operators, operator_plan
@@ -251,6 +251,6 @@ def _no_blocks(problem: Problem, found: Sequence[Found]) -> str:
 GRIDS = GridPlacer()
 plan = partial(planning.plan, placer=GRIDS)
 replan = partial(planning.replan, placer=GRIDS)
-estimate = partial(estimating.estimate, placer=GRIDS)
+estimate = partial(pricing.estimate, price=GRIDS.price)
 compare = partial(comparing.compare, placer=GRIDS)
 explain = partial(explaining.explain, placer=GRIDS)

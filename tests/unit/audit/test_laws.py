@@ -25,7 +25,7 @@ from meshwright.dataflow.fusion import fuse as fusion_search
 from meshwright.dataflow.fusion.price import PartitionPrices
 from meshwright.serve.audited import facts_of as serving_facts
 from meshwright.sram import partition as stage_search
-from meshwright.train.audited import facts_of as training_facts
+from meshwright.train.price import facts_of as training_facts
 
 STEP = {"seq": 4096, "global_batch": 64, "dp_overlap": "off"}
 

@@ -9,8 +9,9 @@ import yaml
 from meshwright.base.errors import UnknownNameError, UnsupportedError
 from meshwright.cli.main import main
 from meshwright.frameworks.launchers import LAUNCHERS
-from meshwright.frameworks.registry import TARGETS, export, rendered
+from meshwright.frameworks.registry import export, rendered
 from meshwright.train.plan_file import save
+from meshwright.train.writing import TARGETS
 
 SRUN = """\
 #!/usr/bin/env bash

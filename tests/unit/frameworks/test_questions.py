@@ -6,7 +6,8 @@ from sampled import sampled
 
 import meshwright as mw
 from meshwright.base.errors import InfeasibleError
-from meshwright.frameworks.registry import TARGETS, refusals
+from meshwright.frameworks.registry import refusals
+from meshwright.train.writing import TARGETS
 
 
 @pytest.mark.parametrize("question", sampled(QUESTIONS, 1), ids=lambda q: f"{q[0]}-{q[1]}")

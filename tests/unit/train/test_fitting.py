@@ -11,8 +11,8 @@ from meshwright.sharding.strategy import Offload, PlanOptions, Recompute, make_s
 from meshwright.spec.system import HostLink
 from meshwright.train.answer import Fit
 from meshwright.train.explain import what_would_fit
-from meshwright.train.placer import estimate
 from meshwright.train.plan import plan
+from meshwright.train.price import estimate
 from meshwright.train.question import training
 
 GIB = 2.0**30

@@ -8,8 +8,8 @@ from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import Offload, PlanOptions, ScheduleKind, make_strategy, stack
 from meshwright.train.explain import what_would_fit
 from meshwright.train.measured.factors import PLAN_ERROR
-from meshwright.train.placer import estimate
 from meshwright.train.plan import plan
+from meshwright.train.price import estimate
 from meshwright.train.question import make_problem, training
 from meshwright.train.search import search
 from meshwright.train.space import SearchSpace

@@ -8,10 +8,11 @@ import pytest
 import meshwright as mw
 from meshwright.base.errors import SpecError
 from meshwright.catalog.frameworks import framework_names, load_framework
-from meshwright.frameworks.registry import TARGETS, export
+from meshwright.frameworks.registry import export
 from meshwright.train.price import candidate
 from meshwright.train.question import check_problem, make_problem, stated_strategy, switched_on
 from meshwright.train.question import training as training_of
+from meshwright.train.writing import TARGETS
 
 QUESTION = {"on": "8xH100", "seq": 8192, "global_batch": 64}
 SWITCHED = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshwright.base.units import format_bytes, format_seconds, format_si
 from meshwright.cost.problem import UNCALIBRATED_NOTE
@@ -19,8 +19,6 @@ from meshwright.train.answer import (
     Plan,
 )
 from meshwright.train.question import frameworks_on
-from meshwright.train.timeline import StepTimeline
-from meshwright.train.view.step import memory_over_step, tasks_over_step
 from meshwright.train.words import (
     because_in_words,
     beside_in_words,
@@ -68,6 +66,9 @@ from meshwright.view.pieces import (
 )
 from meshwright.view.registry import view
 from meshwright.view.words import counted, rent_rate, words
+
+if TYPE_CHECKING:
+    from meshwright.train.timeline import StepTimeline
 
 BUSY = {"compute": "arithmetic", "hbm": "HBM", "d2d": "links", "exposed": "exposed"}
 _WARNINGS_BY_WEIGHT = (
@@ -330,15 +331,20 @@ def _memory_parts(plan: Plan, line: StepTimeline | None) -> Iterator[Part]:
         yield sentence(shortage(price))
     if host := host_in_words(price):
         yield sentence(host)
-    if line is not None:
-        yield from memory_over_step(line)
+    yield from _over_step(line, "memory")
+
+
+def _over_step(line: StepTimeline | None, key: str) -> Iterator[Part]:
+    """Yield the charts of a section of the page of a step."""
+    for section in () if line is None else line.page().sections:
+        if section.key == key:
+            yield from (part for part in section.parts if isinstance(part, Chart | Plot))
 
 
 def _time_parts(plan: Plan, line: StepTimeline | None) -> Iterator[Part]:
     price = plan.best.estimate
     yield _time(plan.best)
-    if line is not None:
-        yield from tasks_over_step(line)
+    yield from _over_step(line, "time")
     rows = (
         ("tokens/s", f"{price.tokens_per_s:,.0f}"),
         ("tokens/s a device", f"{price.tokens_per_s_per_device:,.1f}"),

@@ -7,7 +7,8 @@ from sampled import sampled
 import meshwright as mw
 from meshwright.base.errors import InfeasibleError
 from meshwright.frameworks.programs.servers import served
-from meshwright.frameworks.registry import TARGETS, export
+from meshwright.frameworks.registry import export
+from meshwright.train.writing import TARGETS
 
 
 @pytest.mark.parametrize("question", sampled(QUESTIONS, 1), ids=lambda q: f"{q[0]}-{q[1]}")
