@@ -331,13 +331,13 @@ def priced_parts(
 
 def families(space: SearchSpace, tables: Iterable[StrategyColumns], counts: Counts) -> AllFamilies:
     """Return the legal families of all plan options, and count the members of the refused ones."""
-    parts, is_complete = priced_parts(space, tables, counts)
-    if not (parts or is_complete):
-        raise KeyboardInterrupt
     if not (space.zero_choices and space.offloads):
         raise InfeasibleError(
             "the choices contradict each other: no way to shard or offload is left"
         )
+    parts, is_complete = priced_parts(space, tables, counts)
+    if not (parts or is_complete):
+        raise KeyboardInterrupt
     if not parts and not counts.refused:
         raise InfeasibleError(f"the choices contradict each other: no strategy has {space.choices}")
     if not parts:
