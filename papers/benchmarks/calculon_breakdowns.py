@@ -42,7 +42,7 @@ from meshwright.cost.step import Priced
 from meshwright.graph.op import OpKind
 from meshwright.serve.operators import forward_cost
 from meshwright.serve.passes import ServingProblem
-from meshwright.serve.price import ServingPrice, fullest_use
+from meshwright.serve.price import ServingPrice
 from meshwright.sharding.local_sizes import LocalLayer, layer_axes
 from meshwright.sharding.strategy import Offload, stack
 from meshwright.spec.workload import BYTES_OF
@@ -291,7 +291,7 @@ def our_serving_time(question: Question, price: ServingPrice) -> Breakdown:
 
 def our_serving_memory(question: Question, price: ServingPrice) -> Breakdown:
     """Return our memory in a forward pass by mechanism."""
-    parts = numbers(fullest_use(price)[0])
+    parts = numbers(fullest(price.memory)[0])
     problem = question.problem
     dense, _ = parameters_on_device(
         problem.graph.layers[0], question.plan_options, stack([question.strategy])

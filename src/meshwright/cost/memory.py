@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
+from typing import Protocol, TypeVar
 
 from meshwright.base.arrays import Mask, Num, larger, smaller, where
 from meshwright.base.errors import Fault, SpecError
-from meshwright.cost.parts import MemoryPart, MemoryUse
+from meshwright.cost.parts import MemoryPart, MemoryUse, by_field
 from meshwright.cost.problem import Problem
 from meshwright.graph.common import EDGE
 from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
@@ -196,13 +197,24 @@ def host_bytes(
     return total + state.hosted_bytes * state.in_flight
 
 
-def fullest(uses: tuple[MemoryUse, ...]) -> tuple[MemoryUse, Num]:
+class Held(Protocol):
+    """Memory of one device, by part."""
+
+    @property
+    def total_bytes(self) -> Num:
+        """All of it [bytes]."""
+
+
+Use = TypeVar("Use", bound=Held)
+
+
+def fullest(uses: Sequence[Use]) -> tuple[Use, Num]:
     """Return the memory of the fullest stage, and the index of that stage in ``uses``."""
     best, index = uses[0], uses[0].total_bytes * 0.0
     for number, use in enumerate(uses[1:], start=1):
         wins = use.total_bytes > best.total_bytes
-        parts = {part: where(wins, size, best[part]) for part, size in use.columns.items()}
-        best, index = MemoryUse(parts), where(wins, float(number), index)
+        best = by_field(partial(where, wins), use, best)
+        index = where(wins, float(number), index)
     return best, index
 
 

@@ -139,13 +139,16 @@ Record = TypeVar("Record")
 
 
 def by_field(combine: Callable[..., Num], *records: Record) -> Record:
-    """Return a record with numbers combined from several records; records in it likewise."""
+    """Return a record with numbers combined from several records; what it holds likewise."""
     first: Any = records[0]
+    if isinstance(first, dict):
+        every = cast(Sequence[Any], records)
+        return cast(Record, {key: combine(*(one[key] for one in every)) for key in first})
     parts = {}
     for entry in fields(first):
         values = [getattr(record, entry.name) for record in records]
-        is_record = is_dataclass(values[0])
-        parts[entry.name] = by_field(combine, *values) if is_record else combine(*values)
+        is_whole = is_dataclass(values[0]) or isinstance(values[0], dict)
+        parts[entry.name] = by_field(combine, *values) if is_whole else combine(*values)
     return cast(Record, type(first)(**parts))
 
 

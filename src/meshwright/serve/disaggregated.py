@@ -13,7 +13,16 @@ from functools import reduce
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, IntArray, Num, column, larger, smaller, where
+from meshwright.base.arrays import (
+    FloatArray,
+    IntArray,
+    Num,
+    column,
+    larger,
+    smaller,
+    take_rows,
+    where,
+)
 from meshwright.base.errors import InfeasibleError
 from meshwright.base.units import format_seconds
 from meshwright.cost.communication import Collectives
@@ -219,7 +228,7 @@ class Deployments:
             prompts_per_sender=columns.micro_batch_size / (columns.tp * columns.cp * columns.pp),
         )
         sizes = columns.num_devices
-        return {int(size): _taken(everything, sizes == size) for size in np.unique(sizes)}
+        return {int(size): take_rows(everything, sizes == size) for size in np.unique(sizes)}
 
     def answer_workers(self) -> dict[int, list[AnswerWorkers]]:
         """Return the rows of decode by the devices of a worker, and by their layout of a cache."""
@@ -360,10 +369,6 @@ class Deployments:
         )
 
 
-def _taken(workers: PromptWorkers, rows: FloatArray) -> PromptWorkers:
-    return PromptWorkers(**{name: values[rows] for name, values in vars(workers).items()})
-
-
 def _ranked(splits: list[WorkerSplit]) -> list[WorkerSplit]:
     """Return deployments, the best first."""
     best = max((split.requests_per_s for split in splits), default=0.0)
@@ -442,7 +447,7 @@ def _kind(space: ServingSpace, prompts: ServingProblem, counts: Counts) -> Worke
         raise InfeasibleError(memory_shortfall(space, counts))
     s = columns.strategy
     is_one = (s.dp == 1) | (s.ep * s.etp > s.tp * s.cp)
-    columns = columns.take(is_one & is_in_time(space, columns))
+    columns = take_rows(columns, is_one & is_in_time(space, columns))
     return WorkerKind(space, option_sets, columns, _cache_bytes(prompts, columns.strategy))
 
 
@@ -461,7 +466,7 @@ def _with_room_to_send(prefill: WorkerKind) -> WorkerKind:
     columns, capacity = prefill.columns, prefill.space.problem.system.chip.main_memory
     more = prefill.cache_bytes * columns.strategy.micro_batch_size
     fits = columns.memory_bytes + more <= capacity.capacity_bytes
-    return replace(prefill, columns=columns.take(fits), cache_bytes=prefill.cache_bytes[fits])
+    return replace(prefill, columns=take_rows(columns, fits), cache_bytes=prefill.cache_bytes[fits])
 
 
 def _shortfall(found: Deployments) -> str:

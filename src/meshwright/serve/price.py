@@ -12,6 +12,7 @@ from meshwright.base.arrays import Num, ceil_div, larger, positive_part, smaller
 from meshwright.cost.energy import dynamic_parts_j, link_energy_j, system_parts_j, total_energy_j
 from meshwright.cost.memory import num_axes
 from meshwright.cost.money import step_cost_usd
+from meshwright.cost.parts import by_field
 from meshwright.serve.closed_loop import LoopOf, LoopState, requests_per_s, steady, together
 from meshwright.serve.operators import PASS_TIME_PARTS
 from meshwright.serve.passes import (
@@ -154,10 +155,6 @@ class ServingTime:
         total: Num = reduce(add, [getattr(self, name) for name in SERVING_TIME_PARTS])
         return total
 
-    def over(self, tokens: float) -> ServingTime:
-        """Return the time divided by the tokens that a pass yields."""
-        return ServingTime(**{name: part / tokens for name, part in vars(self).items()})
-
 
 SERVING_TIME_PARTS = tuple(entry.name for entry in fields(ServingTime))
 
@@ -238,7 +235,7 @@ def with_groups(
         clients = price_clients(problem, strategy, passes.requests, sequences, request, num_groups)
         passes, time = clients.passes, clients.time
     else:
-        time = _times(problem, strategy, passes, num_groups).over(problem.tokens_per_step)
+        time = _times(problem, strategy, passes, num_groups)
     bottleneck_s = passes.slowest_s * (1.0 + passes.jitter)
     latency_s, whole = time.total_s, passes.whole
     rates = _rates(problem, strategy, latency_s, bottleneck_s, sequences, clients)
@@ -288,7 +285,7 @@ def price_clients(
     loop = loop_of(made, strategy, clients, steps, num_groups, problem, are_equal=are_equal)
     state = together(loop) if stay_together else steady(loop)
     passes = made.mean(state.prompts_of_step / num_groups)
-    time = _times(problem, strategy, passes, num_groups).over(problem.tokens_per_step)
+    time = _times(problem, strategy, passes, num_groups)
     first_s = state.first_s + problem.constants.host_prompt_s
     return ClientsPrice(passes, time, first_s, loop, state)
 
@@ -322,14 +319,14 @@ def _times(
     """Return the parts of the latency: a token visits every stage, in decode also on the way back.
 
     With m groups a stage is visited m times before the same group comes again, so a round takes
-    at least m times the slowest stage.
+    at least m times the slowest stage. A step may yield several tokens.
     """
     sends = strategy.pp - 1.0 + float(problem.is_decode) * (strategy.pp > 1)
     pp_comm_s = sends * passes.send_s
     pass_s = passes.whole.total_s + pp_comm_s + passes.host_s + passes.draft_s
     waits = (num_groups > 1) * float(problem.is_decode)
     wait_s = positive_part(num_groups * passes.slowest_s - pass_s) * waits
-    return ServingTime(
+    of_step = ServingTime(
         **{name: getattr(passes.whole, name) for name in PASS_TIME_PARTS},
         pp_comm_s=pp_comm_s,
         host_s=passes.host_s,
@@ -337,6 +334,7 @@ def _times(
         wait_s=wait_s,
         jitter_s=(pass_s + wait_s) * passes.jitter,
     )
+    return by_field(lambda part: part / problem.tokens_per_step, of_step)
 
 
 def _memories(
@@ -372,19 +370,6 @@ def held_room(
         problem.server, capacity, held.weights_bytes, buffers, working_bytes, reserved
     )
     return buffers, room
-
-
-def fullest_use(price: ServingPrice) -> tuple[ServingMemory, Num]:
-    """Return the memory of the fullest stage, and the index of that stage in ``memory``."""
-    best, index = price.memory[0], price.memory[0].total_bytes * 0.0
-    for number, use in enumerate(price.memory[1:], start=1):
-        wins = use.total_bytes > best.total_bytes
-        parts = {
-            name: where(wins, getattr(use, name), getattr(best, name))
-            for name in SERVING_MEMORY_PARTS
-        }
-        best, index = ServingMemory(**parts), where(wins, float(number), index)
-    return best, index
 
 
 MILLION = 1.0e6

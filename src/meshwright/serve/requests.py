@@ -24,6 +24,8 @@ from meshwright.serve.passes import (
     price_passes,
     price_requests,
     reserved_bytes,
+    round_s,
+    with_core,
 )
 from meshwright.serve.price import held_room, price_clients
 from meshwright.sharding.strategy import PlanOptions, Strategy, StrategyColumns
@@ -105,7 +107,7 @@ class Serving:
         prompt_s = self._prompts_s(at_once, requests) + self.problem.constants.host_prompt_s
         groups = smaller(self.strategy.pp, larger(at_once, 1.0))
         step = self._passes(at_once / groups, 1.0, self._middle(requests))
-        step_s = self._round_s(step, step.whole.attention_s, groups)
+        step_s = round_s(step, self.strategy.pp, groups)
         latency_s = waves * (prompt_s + requests.answer_tokens * step_s)
         return Served(room, at_once, prompt_s, step_s, latency_s, requests.batch / latency_s)
 
@@ -118,10 +120,11 @@ class Serving:
         tokens = sequences * requests.prompt_tokens
         parts = larger(ceil_div(tokens, float(self.server.most_pass_tokens)), 1.0)
         length = smaller(tokens / parts, requests.prompt_tokens)
-        price = self._passes(tokens / parts / length, length, 0.0)
-        core_s = self._prompt_core_s(requests) * sequences / parts
-        pass_s = self._round_s(price, core_s, 1.0)
-        return pass_s + (parts - 1.0) * self._slowest_s(price, core_s)
+        part = self._passes(tokens / parts / length, length, 0.0)
+        core_s = self._passes(1.0, requests.prompt_tokens, 0.0).whole.attention_s
+        price = with_core(part, part, core_s * sequences / parts, self.strategy.pp)
+        later_s = (parts - 1.0) * price.slowest_s * (1.0 + price.jitter)
+        return round_s(price, self.strategy.pp, 1.0) + later_s
 
     def _loop(self, requests: Requests, room: Num) -> Served:
         """Return the steady state of clients that each send a request when another one ends.
@@ -171,23 +174,6 @@ class Serving:
     def _shape(self, past: Num) -> PassShape:
         """Return a pass of one token behind some others."""
         return replace(self.problem.shape, new_tokens=1.0, past_tokens=past)
-
-    def _prompt_core_s(self, requests: Requests) -> Num:
-        """Return the attention core of one whole prompt, through all layers [s]."""
-        return self._passes(1.0, requests.prompt_tokens, 0.0).whole.attention_s
-
-    def _round_s(self, price: PassPrice, core_s: Num, groups: Num) -> Num:
-        """Return a round: a pass through all stages, or the turns of all groups in the slowest."""
-        stages = self.strategy.pp
-        sends = (stages - 1.0 + float(stages > 1)) * price.send_s
-        pass_s = price.whole.total_s - price.whole.attention_s + core_s + sends + price.host_s
-        waiting_s = groups * self._slowest_s(price, core_s)
-        return larger(pass_s * (1.0 + price.jitter), waiting_s * (groups > 1))
-
-    def _slowest_s(self, price: PassPrice, core_s: Num) -> Num:
-        """Return the time of one group in the slowest stage [s]."""
-        more_s = (core_s - price.whole.attention_s) / self.strategy.pp
-        return (price.slowest_s + more_s) * (1.0 + price.jitter)
 
     def _middle(self, requests: Requests) -> Num:
         """Return the tokens in the cache when half of an answer is there."""

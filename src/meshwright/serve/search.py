@@ -8,14 +8,14 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import product
 from math import prod
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray, IntArray, column, take_rows
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray, column, joined, take_rows
 from meshwright.base.errors import InfeasibleError
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.search.exhaustive import TIE, Counts
@@ -125,9 +125,7 @@ def degree_table(space: ServingSpace) -> StrategyColumns | None:
             )
     if not blocks:
         return None
-    return type(blocks[0])(
-        **{name: np.concatenate([vars(b)[name] for b in blocks]) for name in vars(blocks[0])}
-    )
+    return joined(blocks)
 
 
 @dataclass(frozen=True)
@@ -141,10 +139,6 @@ class Candidates:
 
     def __len__(self) -> int:
         return len(self.split_of)
-
-    def take(self, rows: IntArray) -> Candidates:
-        """Return some of the rows."""
-        return Candidates(take(self.strategy, rows), self.num_groups[rows], self.split_of[rows])
 
 
 def with_batches(space: ServingSpace, degrees: StrategyColumns) -> Candidates:
@@ -245,12 +239,6 @@ class ServingColumns:
     def __len__(self) -> int:
         return len(self.option_set_of)
 
-    def take(self, rows: IntArray | BoolArray) -> ServingColumns:
-        """Return some of the rows."""
-        parts = {f.name: getattr(self, f.name) for f in fields(self)}
-        strategy = take(parts.pop("strategy"), rows)
-        return ServingColumns(strategy, **{name: column[rows] for name, column in parts.items()})
-
 
 def legal_rows(
     space: ServingSpace, plan_options: PlanOptions, columns: StrategyColumns, counts: Counts
@@ -274,20 +262,11 @@ def legal_rows(
     return np.flatnonzero(left)
 
 
-def joined_columns(parts: list[ServingColumns]) -> ServingColumns:
-    """Return columns put after one another."""
-    if not parts:
-        nothing = np.zeros(0)
-        none = StrategyOf(**dict.fromkeys(DEGREES, nothing))
-        whole = np.zeros(0, dtype=np.int64)
-        return ServingColumns(none, whole, whole, *[nothing] * 7)
-    strategy = StrategyOf(
-        **{n: np.concatenate([getattr(p.strategy, n) for p in parts]) for n in DEGREES}
-    )
-    names = [f.name for f in fields(ServingColumns) if f.name != "strategy"]
-    return ServingColumns(
-        strategy, **{n: np.concatenate([getattr(p, n) for p in parts]) for n in names}
-    )
+_WHOLE = np.zeros(0, dtype=np.int64)
+_NONE = ServingColumns(
+    StrategyOf(**dict.fromkeys(DEGREES, np.zeros(0))), _WHOLE, _WHOLE, *[np.zeros(0)] * 7
+)
+"""Columns of no candidates."""
 
 
 _ANY_LEVEL = NetworkLevel(name="any", size=1, bandwidth_bytes_per_s=1.0e9, latency_s=0.0)
@@ -529,14 +508,13 @@ def covered(space: ServingSpace, counts: Counts) -> tuple[tuple[PlanOptions, ...
     option_sets: list[PlanOptions] = []
     found: list[ServingColumns] = []
     if degrees is None:
-        return (), joined_columns(found)
+        return (), _NONE
     candidates = with_batches(space, degrees)
     for plan_options, own in layouts(space, candidates.strategy):
         if not own.any():
             continue
-        mine = candidates.take(np.flatnonzero(own))
-        legal = legal_rows(space, plan_options, mine.strategy, counts)
-        mine = mine.take(legal)
+        mine = take_rows(candidates, np.flatnonzero(own))
+        mine = take_rows(mine, legal_rows(space, plan_options, mine.strategy, counts))
         layout = ServingLayout(
             plan_options, len(option_sets), reserved_of(space.problem, plan_options, mine)
         )
@@ -545,7 +523,7 @@ def covered(space: ServingSpace, counts: Counts) -> tuple[tuple[PlanOptions, ...
         found.append(_that_fit(space, ladder, counts))
         if "micro_batch_size" not in space.choices.allowed and len(ladder):
             found.append(_that_fit(space, _largest_batches(space, layout, ladder), counts))
-    return tuple(option_sets), joined_columns(found)
+    return tuple(option_sets), joined([_NONE, *found])
 
 
 @dataclass(frozen=True)
@@ -580,7 +558,7 @@ def _priced(space: ServingSpace, layout: ServingLayout, candidates: Candidates) 
     parts = []
     for start in range(0, len(candidates), BLOCK_ROWS):
         rows = np.arange(start, min(start + BLOCK_ROWS, len(candidates)))
-        block = candidates.take(rows)
+        block = take_rows(candidates, rows)
         price = _block_price(space, layout, block)
         first_s = price.first_token_s
         parts.append(
@@ -597,7 +575,7 @@ def _priced(space: ServingSpace, layout: ServingLayout, candidates: Candidates) 
                 column(price.memory_bytes),
             )
         )
-    return joined_columns(parts)
+    return joined([_NONE, *parts])
 
 
 def _block_price(space: ServingSpace, layout: ServingLayout, block: Candidates) -> ServingPrice:
@@ -618,7 +596,7 @@ def _that_fit(space: ServingSpace, priced: ServingColumns, counts: Counts) -> Se
     fits = priced.memory_bytes <= space.problem.system.chip.main_memory.capacity_bytes
     counts.priced += int(fits.sum())
     counts.does_not_fit += int((~fits).sum())
-    return priced.take(fits)
+    return take_rows(priced, fits)
 
 
 def _largest_batches(
@@ -638,7 +616,7 @@ def _largest_batches(
         low, high = np.where(good, middle, low), np.where(good, high, middle)
     news = np.flatnonzero(low > start)
     found = replace(best, strategy=replace(best.strategy, micro_batch_size=low))
-    return _priced(space, layout, found.take(news))
+    return _priced(space, layout, take_rows(found, news))
 
 
 def _brackets(

@@ -23,6 +23,7 @@ from meshwright.catalog.calibration import (
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system, refuse_mixed_chips
 from meshwright.catalog.workloads import load_server, server_names
+from meshwright.cost.memory import fullest
 from meshwright.cost.money import step_cost_usd
 from meshwright.cost.pipeline import POSITIONS
 from meshwright.cost.problem import RECURRENT_NOTE, UNCALIBRATED_NOTE
@@ -52,7 +53,6 @@ from meshwright.serve.price import (
     SERVING_MEMORY_PARTS,
     SERVING_TIME_PARTS,
     ServingPrice,
-    fullest_use,
     per_million_tokens,
     price_serving,
 )
@@ -96,7 +96,7 @@ def _candidate(
     price: ServingPrice,
 ) -> ServingCandidate:  # fmt: skip
     """Return one way of serving with its price, a column of one row, as plain numbers."""
-    use, stage = fullest_use(price)
+    use, stage = fullest(price.memory)
     energy_j, cost_usd = per_million_tokens(problem, price)
     parts_s = {name: number_at(getattr(price.time, name)) for name in SERVING_TIME_PARTS}
     latency_s = time_told("a pass", number_at(price.latency_s), parts_s)
@@ -201,7 +201,7 @@ def _errors(calibration: str) -> dict[str, RowsErrorRecord]:
 
 def _front(problem: ServingProblem, result: ServingResult) -> ServingFront:
     """Return the Pareto front as columns, the fastest user first."""
-    rows, work = result.fitting.take(result.front), problem.workload
+    rows, work = take_rows(result.fitting, result.front), problem.workload
     is_of_requests = isinstance(work, Decode) and work.prompt_length is not None
     return ServingFront(
         plans=tuple(serving_string(*result.candidate(row)) for row in result.front.tolist()),

@@ -48,91 +48,72 @@ class Recipe:
     """Whether it streams tensors between neighbours; left out on systems without a grid."""
 
 
+_DATA_ONLY: Fixed = {"tatp": ONE, "tp": ONE, "cp": ONE, "pp": ONE, "zero_stage": (3,)}
 recipes: Registry[Recipe] = Registry("recipe")
 """Registry of the recipes, ours first."""
-
-recipes.register("meshwright")(Recipe("everything is free", "this project", {}))
-recipes.register("temp")(
-    Recipe(
+recipes.fill({
+    "meshwright": Recipe("everything is free", "this project", {}),
+    "temp": Recipe(
         "tensor streams with dp, tp and cp on one wafer, no pipeline",
         f"dp, sp, tp and tatp of {TEMP}, with our placement and routes",
         {"pp": ONE, "streamed": ONE_TENSOR},
         (Mapper.TMAP, Mapper.SMAP),
         needs_grid=True,
-    )
-)
-recipes.register("megatron-1")(
-    Recipe(
+    ),
+    "megatron-1": Recipe(
         "tp, dp and pp; activations between blocks are replicated over tp",
         f"Shoeybi et al. 2019, arXiv 1909.08053; baseline of {TEMP}, with ZeRO-1 over replicas",
         {"tatp": ONE, "cp": ONE, "sequence_parallel": (False,), "zero_stage": (0, 1)},
         BLIND,
-    )
-)
-recipes.register("megatron-3")(
-    Recipe(
+    ),
+    "megatron-3": Recipe(
         "tp with sequence parallelism, cp, dp and pp",
         f"Korthikanti et al. 2022, arXiv 2205.05198; baseline of {TEMP}, with ZeRO-1",
         {"tatp": ONE, "zero_stage": (0, 1)},
         BLIND,
-    )
-)
-_DATA_ONLY: Fixed = {"tatp": ONE, "tp": ONE, "cp": ONE, "pp": ONE, "zero_stage": (3,)}
-recipes.register("fsdp")(
-    Recipe(
+    ),
+    "fsdp": Recipe(
         "weights sharded over all devices and gathered before they are needed",
         f"Zhao et al. 2023, arXiv 2304.11277; baseline of {TEMP}; without prefetch",
         {**_DATA_ONLY, "overlap_data_parallel": (False,)},
         BLIND,
-    )
-)
-recipes.register("fsdp-prefetch")(
-    Recipe(
+    ),
+    "fsdp-prefetch": Recipe(
         "fsdp that gathers the next layer during the computation of this one",
         "Zhao et al. 2023, arXiv 2304.11277, section 3.3",
         _DATA_ONLY,
-    )
-)
-recipes.register("zero3-tp")(
-    Recipe(
+    ),
+    "zero3-tp": Recipe(
         "weights sharded over dp, tp inside",
         "Rajbhandari et al. 2020, arXiv 1910.02054, with tensor parallelism",
         {"tatp": ONE, "pp": ONE, "zero_stage": (3,)},
-    )
-)
-recipes.register("folded-ring")(
-    Recipe(
+    ),
+    "folded-ring": Recipe(
         "tensor streams on a ring folded onto a line: two hops a round",
         "what TATP replaces; not among the paper's baselines",
         {"tatp": STREAMS, "stream_form": ("folded_ring",), "streamed": ONE_TENSOR},
         needs_grid=True,
-    )
-)
-recipes.register("cycle-ring")(
-    Recipe(
+    ),
+    "cycle-ring": Recipe(
         "tensor streams on cycles of neighbours: one hop a round, half of the bytes",
         "not among the paper's baselines; 2x4 and 4x4 blocks have cycles",
         {"tatp": STREAMS, "stream_form": ("cycle",), "streamed": ONE_TENSOR},
         needs_grid=True,
-    )
-)
-recipes.register("line-stream")(
-    Recipe(
+    ),
+    "line-stream": Recipe(
         "tensor streams on a line in both directions",
         "TATP of TEMP (Wang et al. 2025, arXiv 2512.14256), section V, as it is published",
         {"tatp": STREAMS, "stream_form": ("stream",), "streamed": ONE_TENSOR},
         needs_grid=True,
-    )
-)
-recipes.register("product-stream")(
-    Recipe(
+    ),
+    "product-stream": Recipe(
         "2-D stream: inputs travel along the rows of a block, weights along its columns",
         "stationary-output SUMMA (van de Geijn and Watts 1997) with sends between neighbours; "
         "not among the baselines of TEMP",
         {"tp": STREAMS, "tatp": STREAMS, "streamed": ("both",)},
         needs_grid=True,
-    )
-)
+    ),
+}, "recipes")  # fmt: skip
 
 
 def compare(

@@ -8,12 +8,12 @@ import pytest
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
+from meshwright.cost.memory import fullest
 from meshwright.graph.parameters import kv_cache_bytes
 from meshwright.serve.passes import ServingProblem
 from meshwright.serve.price import (
     SERVING_MEMORY_PARTS,
     SERVING_TIME_PARTS,
-    fullest_use,
     price_serving,
 )
 from meshwright.sharding.strategy import PlanOptions, make_strategy, stack
@@ -227,7 +227,7 @@ def test_parts_sum_to_the_whole_exactly(groups):
     for name in SERVING_TIME_PARTS:
         seconds = seconds + getattr(price.time, name)[0]
     assert seconds == price.latency_s[0]
-    use, _ = fullest_use(price)
+    use, _ = fullest(price.memory)
     size = 0.0
     for name in SERVING_MEMORY_PARTS:
         size = size + getattr(use, name)[0]
