@@ -4,12 +4,8 @@ import numpy as np
 import pytest
 from grid_networks import grid
 
-from meshwright.network.faults import (
-    FaultRates,
-    balanced_rows,
-    connected_parts,
-    random_faults,
-)
+from meshwright.network.blocks import connected_parts
+from meshwright.network.faults import FaultRates, balanced_rows, random_faults
 from meshwright_papers.studies.temp.grid_groups import hop_distances, nested_blocks
 from meshwright_papers.studies.temp.recovery import Action, recover
 

@@ -34,7 +34,7 @@ from meshwright.collectives.registry import (
 )
 from meshwright.cost.parts import TimePart
 from meshwright.graph.op import Phase
-from meshwright.network.placement import block_reaches, blocks_of_experts, factorings
+from meshwright.network.blocks import block_reaches, blocks_of_experts, factorings
 from meshwright.sharding.algebra import CollectiveCall
 from meshwright.sharding.local_sizes import degree_of, local_elements
 from meshwright.sharding.strategy import EXPERT_AXES, PlanOptions, StrategyColumns, StrategyOf

@@ -18,8 +18,7 @@ from meshwright.cost.communication import AxisNetwork, AxisPlacement, level_effi
 from meshwright.cost.operator import DeviceRates, device_rates, operator_s
 from meshwright.graph.op import LayerGraph, Op, OpGraph
 from meshwright.graph.transformer import build_graph
-from meshwright.network.faults import connected_parts
-from meshwright.network.placement import clear_grids, sound_grids
+from meshwright.network.blocks import clear_grids, connected_parts, sound_grids
 from meshwright.sharding.algebra import CollectiveCall
 from meshwright.sharding.axes import streams_inputs
 from meshwright.sharding.derivation import derive_calls

@@ -75,20 +75,6 @@ def random_faults(network: Network, rates: FaultRates, seed: int) -> FaultMap:
     )
 
 
-def connected_parts(network: Network) -> tuple[IntArray, ...]:
-    """Return the working devices that reach each other, the largest part first."""
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import connected_components
-
-    size = network.num_nodes
-    ones = np.ones(network.num_links)
-    graph = csr_array((ones, (network.source, network.target)), shape=(size, size))
-    labels = connected_components(graph, connection="strong")[1]
-    working = network.alive
-    parts = [working[labels[working] == label] for label in np.unique(labels[working])]
-    return tuple(sorted(parts, key=lambda part: (-len(part), int(part[0]))))
-
-
 def balanced_rows(num_rows: int, speed_factor: FloatArray) -> IntArray:
     """Return the rows of each device for which the slowest device is fastest.
 

@@ -20,14 +20,9 @@ from meshwright.cost.communication import AxisNetwork
 from meshwright.cost.parts import TimePart
 from meshwright.cost.problem import MOST_DEVICES, Mapper, Problem
 from meshwright.cost.step import Priced, price_each
+from meshwright.network.blocks import sequential_shapes
 from meshwright.network.faults import SharedWork
-from meshwright.network.placement import (
-    Nesting,
-    Ranks,
-    all_choices,
-    sequential_shapes,
-    stated_ranks,
-)
+from meshwright.network.placement import Nesting, Ranks, all_choices, stated_ranks
 from meshwright.search.exhaustive import Found
 from meshwright.sharding.space import axis_orders
 from meshwright.sharding.strategy import AXES, EXPERT_AXES, Offload, PlanOptions, Strategy

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from meshwright.cost.communication import uses_blocks
-from meshwright.network.placement import block_reaches, block_shapes
+from meshwright.network.blocks import block_reaches, block_shapes
 from meshwright.sharding.strategy import AXES, make_strategy, stack
 from meshwright.spec.system import NetworkLevel
 

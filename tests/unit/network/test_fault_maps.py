@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from grid_networks import grid, star
 
-from meshwright.network.faults import FaultRates, connected_parts, random_faults, wires
+from meshwright.network.blocks import connected_parts
+from meshwright.network.faults import FaultRates, random_faults, wires
 
 MANY = 500
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from placed_problems import grid_system
 
-from meshwright.network.placement import all_block_shapes, block_ranks, clear_grids, digits
+from meshwright.network.blocks import all_block_shapes, clear_grids, digits
+from meshwright.network.placement import block_ranks
 from meshwright.topology.levels import network_of
 
 AXES = ("tp", "tatp", "dp_shard", "pp")

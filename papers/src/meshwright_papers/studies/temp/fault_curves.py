@@ -8,13 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
-from meshwright.network.faults import (
-    FaultMap,
-    FaultRates,
-    balanced_rows,
-    connected_parts,
-    random_faults,
-)
+from meshwright.network.blocks import connected_parts
+from meshwright.network.faults import FaultMap, FaultRates, balanced_rows, random_faults
 from meshwright.network.regions import hamiltonian_path, make_region
 from meshwright.topology.network import Network
 from meshwright_papers.studies.temp.recovery import Action, Rate, Recovery, recover

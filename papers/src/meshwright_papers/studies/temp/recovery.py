@@ -9,7 +9,7 @@ from enum import StrEnum
 import numpy as np
 
 from meshwright.base.arrays import IntArray
-from meshwright.network.faults import connected_parts
+from meshwright.network.blocks import connected_parts
 from meshwright.network.regions import Cover, Region, cover_region, make_region
 from meshwright.topology.network import Network
 
