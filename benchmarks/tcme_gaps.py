@@ -24,7 +24,7 @@ import numpy as np
 from meshwright.collectives.group import Group, Span
 from meshwright.collectives.registry import collective_algorithms
 from meshwright.network.routing import xy_routes
-from meshwright.network.tcme.messages import make_messages
+from meshwright.network.tcme.moves import make_messages
 from meshwright.network.tcme.optimiser import RoutedClass, optimise
 from meshwright.network.traffic import Demands
 from meshwright.streams.forms import enumerate_rounds, streams

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from meshwright.graph.kernels.graph import DataflowGraph
     from meshwright.measure.run import MeasuredMachine
     from meshwright.network.flows import RoutedFlows
-    from meshwright.network.simulation.timeline import Timeline
+    from meshwright.network.simulation.tasks import Timeline
     from meshwright.run.answer import Executed
     from meshwright.search.exhaustive import Progress
     from meshwright.serve.answer import DisaggregatedPlan, ServingPlan

@@ -10,7 +10,7 @@ import pytest
 import meshwright.schedule as package
 from meshwright.base.errors import MeshwrightError
 from meshwright.schedule.pipeline_schedules import OrderedPass, TaskKind, schedules
-from meshwright.schedule.timeline import KINDS, StageTimes, build_timeline
+from meshwright.schedule.tasks import KINDS, StageTimes, build_timeline
 
 STAGES, CHUNKS, MICRO_BATCHES = (1, 2, 3, 4, 6), (1, 2, 3, 4), (1, 2, 3, 4, 6, 8, 12)
 # forward, input gradient, weight gradient: equal, long and short weight gradients

@@ -9,8 +9,7 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.network.tcme.bounds import Certificate
-from meshwright.network.tcme.messages import Messages
-from meshwright.network.tcme.moves import TOLERANCE
+from meshwright.network.tcme.moves import TOLERANCE, Messages
 from meshwright.network.tcme.optimiser import (
     RoutedClass,
     make_problem,

@@ -16,10 +16,9 @@ from small_problems import chip, model, problem
 from meshwright.base.arrays import number_at
 from meshwright.cost.parts import TimePart
 from meshwright.network.simulation.fluid import simulate_tasks
-from meshwright.network.simulation.timeline import critical_path, seconds_by_track
+from meshwright.network.simulation.tasks import critical_path, seconds_by_track
 from meshwright.schedule.pipeline_schedules import schedules
-from meshwright.schedule.tasks import pass_tasks
-from meshwright.schedule.timeline import StageTimes, build_timeline
+from meshwright.schedule.tasks import StageTimes, build_timeline, pass_tasks
 from meshwright.sharding.strategy import (
     PlanOptions,
     Recompute,

@@ -9,8 +9,8 @@ from tests.oracles.decode_groups import decode_schedule, measured_rates
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.schedule.pipeline_schedules import schedules
-from meshwright.schedule.timeline import StageTimes as PassTimes
-from meshwright.schedule.timeline import build_timeline
+from meshwright.schedule.tasks import StageTimes as PassTimes
+from meshwright.schedule.tasks import build_timeline
 from meshwright.spec.workload import Training
 from meshwright.sram.contiguous import (
     LayerLoads,

@@ -10,7 +10,7 @@ from oracles.routing_bounds import lp_bound
 from meshwright.base.errors import InfeasibleError
 from meshwright.network.routing import default_routes, shortest_routes, xy_routes
 from meshwright.network.tcme.bounds import cut_bound, dual_bound
-from meshwright.network.tcme.messages import make_messages
+from meshwright.network.tcme.moves import make_messages
 from meshwright.network.tcme.optimiser import optimise
 
 SLACK = 1 + 1e-6

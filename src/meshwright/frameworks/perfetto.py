@@ -25,7 +25,7 @@ from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.base.files import writing
 from meshwright.network.flows import network_of_links, routes_of
 from meshwright.network.routing import Routes
-from meshwright.network.simulation.timeline import Timeline
+from meshwright.network.simulation.tasks import Timeline
 from meshwright.spec.flows import FlowScenario
 from meshwright.topology.network import Network
 from meshwright.train.timeline import TASKS, StepTimeline

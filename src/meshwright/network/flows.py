@@ -15,8 +15,7 @@ from meshwright.base.records import Brief, Listed, Rows
 from meshwright.base.units import format_seconds
 from meshwright.network.routing import Routes, make_routes
 from meshwright.network.simulation.fluid import run_tasks
-from meshwright.network.simulation.tasks import deepest_latency_s, flow_graph
-from meshwright.network.simulation.timeline import Timeline
+from meshwright.network.simulation.tasks import Timeline, deepest_latency_s, flow_graph
 from meshwright.network.tcme.bounds import Certificate
 from meshwright.network.tcme.optimiser import optimise
 from meshwright.network.traffic import Demands

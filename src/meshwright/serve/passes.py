@@ -35,7 +35,6 @@ from meshwright.serve.operators import (
     state_bytes,
     sum_of_passes,
 )
-from meshwright.serve.speculation import prediction_layer, tokens_per_step
 from meshwright.sharding.algebra import CollectiveCall
 from meshwright.sharding.local_sizes import LocalLayer
 from meshwright.sharding.strategy import PlanOptions, StrategyColumns, StrategyOf
@@ -663,3 +662,27 @@ def _shared_table_bytes(problem: ServingProblem, strategy: StrategyColumns) -> N
     """Return the bytes of a table that one device holds once for the lookup and for the logits."""
     rows = ceil_div(problem.model.vocab_size, strategy.tp)
     return problem.rates.activation_bytes * rows * problem.model.hidden_size
+
+
+def tokens_per_step(acceptance: float, drafted_tokens: int) -> float:
+    """Return the tokens that a step is expected to yield: those accepted, and one of the model.
+
+    With k drafted tokens, each accepted with probability a where those before it were,
+
+        1 + a + ... + a^k = (1 - a^(k + 1)) / (1 - a).
+
+    Assumes: equal and independent chances of all tokens.
+    Source: Leviathan et al. 2023 (arXiv 2211.17192), equation 1.
+    """
+    return sum(acceptance**accepted for accepted in range(drafted_tokens + 1))
+
+
+def prediction_layer(model: ModelSpec) -> ModelSpec:
+    """Return a layer of multi-token prediction as a draft: one of the last kind, and both tables.
+
+    Its projection from two hidden vectors to one is left out.
+    Source: DeepSeek-V3 technical report (arXiv 2412.19437), section 2.2.
+    """
+    kind = model.layer_kinds[model.layer_pattern[-1]]
+    changes = {"name": f"{model.name}-mtp", "layer_kinds": (kind,), "layer_pattern": (0,)}
+    return model.model_copy(update=changes)

@@ -14,7 +14,7 @@ from meshwright.serve.answer import (
     ServingPlan,
     WorkerPool,
 )
-from meshwright.serve.speculation import tokens_per_step
+from meshwright.serve.passes import tokens_per_step
 from meshwright.spec.workload import Decode
 from meshwright.view.drawn import largest
 from meshwright.view.parts import Code, Page, Part, Plot, Section, Table, Text, Tile, Whole

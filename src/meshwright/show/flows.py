@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 
 from meshwright.catalog.flow_files import written_scenario
 from meshwright.network.flows import RoutedFlows, latency_s
-from meshwright.network.simulation.timeline import Timeline
+from meshwright.network.simulation.tasks import Timeline
 from meshwright.spec.flows import FlowScenario
 
 

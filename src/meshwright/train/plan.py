@@ -17,7 +17,7 @@ from meshwright.cost.energy import step_energy_parts_j, total_energy_j
 from meshwright.cost.money import step_cost_usd
 from meshwright.cost.problem import Problem
 from meshwright.search.exhaustive import TIE, Found, Progress
-from meshwright.search.pareto import dominated_by, front_of
+from meshwright.search.leading import dominated_by, front_of
 from meshwright.search.robustness import DrawnTimes, with_plan_errors
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import plan_string, row

@@ -15,8 +15,8 @@ from meshwright.base.units import format_si, time_told
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.catalog.systems import best_measured_mfu
 from meshwright.cost.energy import idle_power_w, idles_above_cap
-from meshwright.cost.goodput import goodput_fraction
 from meshwright.cost.memory import fullest, host_of
+from meshwright.cost.money import goodput_fraction
 from meshwright.cost.operator import stated_rate
 from meshwright.cost.parts import TimePart
 from meshwright.cost.pipeline import POSITIONS, micro_batches, recomputed_shares

@@ -33,7 +33,7 @@ from meshwright.cost.pipeline import send_bytes
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import GradientSync, Priced, price_one, step_collectives, step_sync
 from meshwright.schedule.pipeline_schedules import TaskKind, schedules
-from meshwright.schedule.timeline import KINDS, PassTimeline, StageTimes, build_timeline
+from meshwright.schedule.tasks import KINDS, PassTimeline, StageTimes, build_timeline
 from meshwright.sharding.dealing import dealt_layers
 from meshwright.sharding.strategy import PlanOptions, ScheduleKind
 from meshwright.train.answer import Plan

@@ -10,8 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from meshwright.base.records import Brief, Rows, Shown, scalars
-from meshwright.network.simulation.tasks import TaskGraph
-from meshwright.network.simulation.timeline import Timeline, link_use, link_utilisation
+from meshwright.network.simulation.tasks import TaskGraph, Timeline, link_use, link_utilisation
 from meshwright.topology.network import Network
 from meshwright.train.answer import HotLink, Plan
 

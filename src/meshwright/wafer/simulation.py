@@ -26,8 +26,14 @@ from meshwright.cost.problem import Problem
 from meshwright.network.placement import Nesting, Ranks
 from meshwright.network.routing import Routes, default_routes
 from meshwright.network.simulation.fluid import simulate_tasks
-from meshwright.network.simulation.tasks import NONE, TaskGraph, TaskGraphBuilder
-from meshwright.network.simulation.timeline import Timeline, critical_path, seconds_by_track
+from meshwright.network.simulation.tasks import (
+    NONE,
+    TaskGraph,
+    TaskGraphBuilder,
+    Timeline,
+    critical_path,
+    seconds_by_track,
+)
 from meshwright.network.traffic import Demands, placed
 from meshwright.schedule.pipeline_schedules import TaskKind, schedules
 from meshwright.schedule.tasks import PassTask, pass_tasks

@@ -23,7 +23,7 @@ from meshwright.cli.main import exit_status
 from meshwright.dataflow import search as graph_search
 from meshwright.dataflow.fusion import fuse as fusion_search
 from meshwright.dataflow.fusion.price import PartitionPrices
-from meshwright.serve.audited import facts_of as serving_facts
+from meshwright.serve.serve import facts_of as serving_facts
 from meshwright.sram import partition as stage_search
 from meshwright.train.price import facts_of as training_facts
 

@@ -14,8 +14,7 @@ from meshwright.cost.energy import (
     system_parts_j,
     total_energy_j,
 )
-from meshwright.cost.goodput import goodput_fraction
-from meshwright.cost.money import step_cost_usd
+from meshwright.cost.money import goodput_fraction, step_cost_usd
 from meshwright.spec.system import MemoryLevel
 
 MEMORY = MemoryLevel(

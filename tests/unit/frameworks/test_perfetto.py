@@ -16,7 +16,7 @@ from meshwright.cost.step import price_one
 from meshwright.frameworks.perfetto import write_flow_trace, write_step_trace, write_trace
 from meshwright.network.flows import play_flows
 from meshwright.network.routing import make_routes
-from meshwright.network.simulation.timeline import Timeline
+from meshwright.network.simulation.tasks import Timeline
 from meshwright.sharding.strategy import PlanOptions, ScheduleKind, make_strategy
 from meshwright.topology.network import Network
 from meshwright.train.timeline import step_timeline

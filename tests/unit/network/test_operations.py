@@ -12,7 +12,7 @@ from oracles.operations import (
 
 from meshwright.collectives.group import Group, Span
 from meshwright.collectives.registry import collective_algorithms
-from meshwright.network.tcme.messages import make_messages
+from meshwright.network.tcme.moves import make_messages
 from meshwright.network.tcme.optimiser import optimise
 from meshwright.streams.forms import enumerate_rounds, reverse, streams
 

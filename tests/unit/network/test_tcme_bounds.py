@@ -13,7 +13,7 @@ from meshwright.network.tcme.bounds import (
     node_sets,
     round_up,
 )
-from meshwright.network.tcme.messages import make_messages, split_in
+from meshwright.network.tcme.moves import make_messages, split_in
 from meshwright.network.tcme.optimiser import optimise
 
 

@@ -11,7 +11,7 @@ from grid_networks import demands_of, grid
 from oracles.operations import Operation, stream_sends
 from oracles.routing_bounds import best_of, lp_bound
 
-from meshwright.network.tcme.messages import make_messages
+from meshwright.network.tcme.moves import make_messages
 from meshwright.network.tcme.optimiser import optimise
 from meshwright.streams.forms import enumerate_rounds, streams
 

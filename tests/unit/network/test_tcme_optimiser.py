@@ -5,7 +5,7 @@ import pytest
 from grid_networks import demands_of, grid, star
 from oracles.routing_bounds import best_of, with_lp
 
-from meshwright.network.tcme.messages import make_messages
+from meshwright.network.tcme.moves import make_messages
 from meshwright.network.tcme.optimiser import make_problem, optimise
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from meshwright.schedule.pipeline_schedules import schedules
-from meshwright.schedule.timeline import KINDS, StageTimes, build_timeline
+from meshwright.schedule.tasks import KINDS, StageTimes, build_timeline
 
 
 def words(name, stage, p, v, m):

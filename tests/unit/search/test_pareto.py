@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from meshwright.search.pareto import dominated_by, front_of
+from meshwright.search.leading import dominated_by, front_of
 
 
 def test_a_row_that_is_no_better_anywhere_is_not_on_the_front():

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from meshwright.base.arrays import take_rows
 from meshwright.base.errors import InfeasibleError
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model
@@ -142,7 +143,7 @@ def test_one_long_prompt_is_shared_by_all_devices():
 
 def test_front_by_hand():
     found = search_serving(space("llama3-8b", "8xH100", decode(), tp=(8,), pp=(1,), dp=(1,)))
-    rows = found.fitting.take(np.arange(4))
+    rows = take_rows(found.fitting, np.arange(4))
     user = np.array([10.0, 8.0, 9.0, 8.0])
     system = np.array([100.0, 300.0, 90.0, 200.0])
     rows = replace(rows, tokens_per_s_per_user=user, tokens_per_s=system)

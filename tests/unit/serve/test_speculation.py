@@ -14,9 +14,8 @@ from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.frameworks.programs.servers import served
-from meshwright.serve.passes import ServingProblem
+from meshwright.serve.passes import ServingProblem, prediction_layer, tokens_per_step
 from meshwright.serve.price import SERVING_TIME_PARTS, price_serving
-from meshwright.serve.speculation import prediction_layer, tokens_per_step
 from meshwright.sharding.strategy import PlanOptions, make_strategy, stack
 from meshwright.spec.workload import Decode, SoftwareStack, Speculation
 from meshwright.view.terminal import text_of

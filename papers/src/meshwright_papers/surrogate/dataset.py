@@ -23,7 +23,7 @@ from meshwright.cost.energy import (
 from meshwright.cost.parts import TimePart
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import Priced, price_columns
-from meshwright.network.simulation.timeline import Timeline
+from meshwright.network.simulation.tasks import Timeline
 from meshwright.topology.network import Network
 from meshwright.wafer.answer import SimulatedStep
 from meshwright.wafer.price import PlacedPrice, choice_network, physical_network, price_placed

@@ -8,8 +8,7 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.base.compiled import compiled_in_place, compiled_inline
-from meshwright.network.simulation.tasks import TaskGraph, offsets_of
-from meshwright.network.simulation.timeline import Timeline
+from meshwright.network.simulation.tasks import TaskGraph, Timeline, offsets_of
 from meshwright.topology.network import Network
 
 

@@ -20,8 +20,7 @@ from meshwright.network.paths import (
     make_scratch,
     shortest_tree,
 )
-from meshwright.network.tcme.messages import Messages
-from meshwright.network.tcme.moves import largest
+from meshwright.network.tcme.moves import Messages, largest
 from meshwright.topology.network import Network
 
 _ALIKE = 1e-9

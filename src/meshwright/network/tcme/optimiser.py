@@ -16,15 +16,19 @@ from meshwright.network.tcme.bounds import (
     dual_bound,
     round_up,
 )
-from meshwright.network.tcme.messages import Messages, make_messages, offsets_of, split_in, taken
 from meshwright.network.tcme.moves import (
     TOLERANCE,
+    Messages,
     State,
     descend,
     lay_first,
+    make_messages,
     make_trial,
     negotiate,
+    offsets_of,
     polish,
+    split_in,
+    taken,
 )
 from meshwright.network.traffic import Demands
 from meshwright.topology.network import Network

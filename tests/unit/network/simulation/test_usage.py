@@ -5,8 +5,7 @@ from grid_networks import grid
 
 from meshwright.network.routing import make_routes
 from meshwright.network.simulation.fluid import simulate_tasks
-from meshwright.network.simulation.tasks import TaskGraphBuilder
-from meshwright.network.simulation.timeline import link_use
+from meshwright.network.simulation.tasks import TaskGraphBuilder, link_use
 
 ROW = grid(1, 3, bandwidth=4.0)
 RIGHT = [ROW.link_between[0, 1], ROW.link_between[1, 2]]

@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from meshwright.catalog.calibration import UNCALIBRATED
-from meshwright.network.simulation.timeline import Timeline, link_utilisation
+from meshwright.network.simulation.tasks import Timeline, link_utilisation
 from meshwright.sharding.strategy import PlanOptions, Strategy, make_strategy
 from meshwright.spec.system import SystemSpec
 from meshwright.train.answer import Plan
