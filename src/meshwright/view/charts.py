@@ -424,7 +424,7 @@ def timeline(
              "params": [{"name": "zoom", "select": {"type": "interval", "encodings": ["x"]},
                          "bind": "scales"}],
              "encoding": base | {
-                 "x": axis("start", x_title, scale={"nice": False},
+                 "x": axis("start", x_title, scale={"nice": False, "zero": False},
                            axis=_numbers(ends, max(ends))),
                  "x2": {"field": "end"},
                  "color": names("kind", "", scale=known,
@@ -437,7 +437,7 @@ def timeline(
                                      f"(length(datum.label) + 1) * {a_letter!r}"},
                            {"calculate": "(datum.start + datum.end) / 2", "as": "middle"}],
              "encoding": base | {
-                 "x": axis("middle", x_title, scale={"nice": False}),
+                 "x": axis("middle", x_title, scale={"nice": False, "zero": False}),
                  "text": {"field": "label"},
                  "color": {"condition": {"test": is_dark, "value": ON_DARK}, "value": ON_PALE}}},
         ],
