@@ -15,8 +15,16 @@ from functools import reduce
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, Mask, Num, larger, smaller, where
-from meshwright.cost.communication import AxisNetwork, Collectives
-from meshwright.cost.layer import LayerCost, PricedPiece, layer_cost, priced_pieces, weighted_part
+from meshwright.cost.communication import AxisNetwork
+from meshwright.cost.layer import (
+    HeldMemory,
+    LayerCost,
+    PricedPiece,
+    each_piece,
+    layer_cost,
+    weighted_part,
+    weighted_sum,
+)
 from meshwright.cost.parts import StepTime, TimePart
 from meshwright.cost.pipeline import (
     POSITIONS,
@@ -28,8 +36,8 @@ from meshwright.cost.pipeline import (
     jitter_fraction,
     micro_batches,
     num_paired,
-    stage_layout,
     stage_states,
+    stages_of,
     tied_sync_s,
 )
 from meshwright.cost.problem import Problem
@@ -43,8 +51,8 @@ from meshwright.sharding.strategy import (
 )
 
 
-@dataclass(frozen=True)
-class LayerBound:
+@dataclass(frozen=True, kw_only=True)
+class LayerBound(HeldMemory):
     """One layer, or an edge, however its axes are placed; columns of shape (rows,).
 
     The least of every part, except windows and weight gradients, which are the most.
@@ -62,12 +70,6 @@ class LayerBound:
     """The most [s]."""
     per_step_s: Num
     hidden_s: Num
-    kept_bytes: Num
-    hosted_bytes: Num
-    working_bytes: Num
-    recomputed_bytes: Num
-    dense_params: Num
-    expert_params: Num
     flops: Num
 
     @classmethod
@@ -81,11 +83,8 @@ class LayerBound:
         )
 
 
-_OF_A_PRICE = (
-    "weight_gradient_s", "paired_s", "per_step_s", "hidden_s", "kept_bytes", "hosted_bytes",
-    "working_bytes",
-    "recomputed_bytes", "dense_params", "expert_params", "flops",
-)  # fmt: skip
+_OF_A_PRICE = ("weight_gradient_s", "paired_s", "per_step_s", "hidden_s", "flops",
+               *(entry.name for entry in fields(HeldMemory)))  # fmt: skip
 _MOST = ("weight_gradient_s", "paired_s")
 _WINDOWS = ("forward_window_s", "backward_window_s")
 
@@ -119,16 +118,10 @@ def layer_bounds(
     problem: Problem, plan_options: PlanOptions, network: AxisNetwork,
     recomputes: Sequence[Recompute], *, uses_tatp: bool,
 ) -> dict[Recompute, tuple[LayerBound, ...]]:  # fmt: skip
-    """Return the lower bound of each piece of the model, for each kind of recomputation.
+    """Return the lower bound of each piece, as :func:`~meshwright.cost.layer.each_piece` does.
 
-    Parameters
-    ----------
-    network
-        Columns of degrees, with the axes still to be placed.
-    uses_tatp
-        Whether any row streams tensors; otherwise the round model is left out.
+    Axes of ``network`` are still to be placed.
     """
-    collectives = Collectives(network, problem.calibration.collective_launch_s)
     zero = 0.0 * network.strategy.tp
 
     def bound(pieces: Sequence[PricedPiece], recompute: Recompute) -> LayerBound:
@@ -150,22 +143,9 @@ def layer_bounds(
                 for p in pieces
             ]
             blocks.append(least_of([LayerBound.of(cost) for cost in costs], are_legal))
-        return LayerBound(**{
-            f.name: weighted_part(blocks, [1.0] * len(blocks), f.name) for f in fields(LayerBound)
-        })  # fmt: skip
+        return weighted_sum(blocks, [1.0] * len(blocks))
 
-    found: dict[Recompute, list[LayerBound]] = {recompute: [] for recompute in recomputes}
-    for index in range(len(problem.pieces)):
-        pieces = priced_pieces(problem, plan_options, collectives, index, uses_tatp=uses_tatp)
-        for recompute in recomputes:
-            is_edge = index >= len(problem.graph.layers)
-            piece = bound(pieces, Recompute.NONE if is_edge else recompute)
-            if index == len(problem.pieces) - 1:
-                # The head goes backward at once: its kept tensors are part of its work.
-                working = piece.working_bytes + piece.kept_bytes
-                piece = replace(piece, working_bytes=working, kept_bytes=piece.kept_bytes * 0.0)
-            found[recompute].append(piece)
-    return {recompute: tuple(bounds) for recompute, bounds in found.items()}
+    return each_piece(problem, plan_options, network, recomputes, bound, uses_tatp=uses_tatp)
 
 
 def slowest_bound(costs: Sequence[LayerBound], layout: StageLayout) -> tuple[LayerBound, Num]:
@@ -174,12 +154,7 @@ def slowest_bound(costs: Sequence[LayerBound], layout: StageLayout) -> tuple[Lay
     The slowest stage takes at least the largest of the totals of all stages: windows grow by its
     excess over a stage.
     """
-    stages: list[LayerBound] = []
-    for position in POSITIONS:
-        counts = layout.counts[position]
-        stages.append(LayerBound(**{
-            f.name: weighted_part(costs, counts, f.name) for f in fields(LayerBound)
-        }))  # fmt: skip
+    stages = [weighted_sum(costs, layout.counts[position]) for position in POSITIONS]
     num_layers = [sum(layout.counts[p][1:-2], layout.counts[p][0]) for p in POSITIONS]
     total_s = reduce(larger, [stage.total_s for stage in stages])
     exists: list[BoolArray] = [np.asarray(stage.total_s > 0) for stage in stages]
@@ -211,10 +186,7 @@ def pipeline_bound(
     send_s
         Seconds to pass the activations of one micro-batch to the next stage [s].
     """
-    layout = stage_layout(
-        problem.model.layer_pattern, problem.layer_weights, strategy.pp,
-        strategy.num_virtual_stages, plan_options,
-    )  # fmt: skip
+    layout = stages_of(problem, plan_options, strategy)
     slowest, num_layers = slowest_bound(costs, layout)
     p, v, m = strategy.pp, strategy.num_virtual_stages, micro_batches(problem, strategy)
     sends_s = exposed_sends_s(problem, plan_options, slowest.total_s, send_s, p, v, m)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, reduce
 from itertools import pairwise
 from operator import add
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 
@@ -126,7 +126,29 @@ class BlockCost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerCost(ExposedComm):
+class HeldMemory:
+    """Memory and parameters of a piece of the model on one device: in its price, or in a bound."""
+
+    kept_bytes: Num
+    """Activations kept for the backward pass [bytes]."""
+    hosted_bytes: Num
+    """Activations that wait for it in host memory [bytes]."""
+    working_bytes: Num
+    """Largest transient of this layer: recomputed activations, stream buffers, logits [bytes]."""
+    recomputed_bytes: Num
+    """Recomputed activations in the largest transient [bytes]."""
+    dense_params: Num
+    """Parameters on this device outside of routed experts [1]."""
+    expert_params: Num
+
+    def at_once(self) -> Self:
+        """Return a piece that goes backward at once: its kept tensors are part of its work."""
+        working = self.working_bytes + self.kept_bytes
+        return replace(self, working_bytes=working, kept_bytes=self.kept_bytes * 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerCost(ExposedComm, HeldMemory):
     """Seconds, bytes and FLOPs of one layer (or of an edge: embedding, head) on one device.
 
     Numbers, or columns with one row per way to split the layer, shape (rows,). Communication is its
@@ -151,17 +173,6 @@ class LayerCost(ExposedComm):
     """Seconds of the forward pass, communication and launches included [s]."""
     per_step_s: Num
     """Communication over tp once for each optimizer step [s]."""
-    kept_bytes: Num
-    """Activations kept for the backward pass [bytes]."""
-    hosted_bytes: Num
-    """Activations that wait for it in host memory [bytes]."""
-    working_bytes: Num
-    """Largest transient of this layer: recomputed activations, stream buffers, logits [bytes]."""
-    recomputed_bytes: Num
-    """Recomputed activations in the largest transient [bytes]."""
-    dense_params: Num
-    """Parameters on this device outside of routed experts [1]."""
-    expert_params: Num
     flops: Num
     """FLOPs executed, forward and backward [FLOP]."""
     memory_traffic_bytes: Num
@@ -268,26 +279,6 @@ def split_backward(costs: Sequence[LayerCost], plan_options: PlanOptions) -> Seq
     return [replace(c, backward_launch_s=c.input_launch_s + c.weight_launch_s) for c in costs]
 
 
-class HeldMemory(Protocol):
-    """Memory of a piece of the model on one device: in its price, or in a bound of it."""
-
-    @property
-    def kept_bytes(self) -> Num:
-        """Activations kept for the backward pass [bytes]."""
-
-    @property
-    def hosted_bytes(self) -> Num:
-        """Activations that wait for it in host memory [bytes]."""
-
-    @property
-    def working_bytes(self) -> Num:
-        """Largest transient [bytes]."""
-
-    @property
-    def recomputed_bytes(self) -> Num:
-        """Recomputed activations in the largest transient [bytes]."""
-
-
 def weighted_part(costs: Sequence[HeldMemory], counts: Sequence[Num], name: str) -> Num:
     """Return one part of ``counts[k]`` layers of each kind k; of transients the largest."""
     largest = name in ("working_bytes", "recomputed_bytes")
@@ -297,10 +288,13 @@ def weighted_part(costs: Sequence[HeldMemory], counts: Sequence[Num], name: str)
     return result
 
 
-def weighted_sum(costs: Sequence[LayerCost], counts: Sequence[Num]) -> LayerCost:
+OfLayers = TypeVar("OfLayers", bound=HeldMemory)
+
+
+def weighted_sum(costs: Sequence[OfLayers], counts: Sequence[Num]) -> OfLayers:
     """Return the price of ``counts[k]`` layers of each kind k; the largest transient is kept."""
-    names = [entry.name for entry in fields(LayerCost)]
-    return LayerCost(**{name: weighted_part(costs, counts, name) for name in names})
+    names = [entry.name for entry in fields(costs[0])]
+    return type(costs[0])(**{name: weighted_part(costs, counts, name) for name in names})
 
 
 def residual_blocks(layer: LayerGraph) -> tuple[LayerGraph, ...]:
@@ -633,37 +627,52 @@ def takes_inputs(pieces: Sequence[PricedPiece], recompute: Recompute) -> list[Ma
 
 def price_layers(
     problem: Problem, plan_options: PlanOptions, network: AxisNetwork,
-    recomputes: tuple[Recompute, ...], *, uses_tatp: bool,
+    recomputes: Sequence[Recompute], *, uses_tatp: bool,
 ) -> dict[Recompute, tuple[LayerCost, ...]]:  # fmt: skip
-    """Return the price of each piece of the model, for each kind of recomputation.
+    """Return the price of each piece of the model, as :func:`each_piece` does."""
+
+    def price(pieces: Sequence[PricedPiece], recompute: Recompute) -> LayerCost:
+        blocks = pieces[0].blocks(recompute)
+        if len(pieces) > 1:
+            takes = takes_inputs(pieces, recompute)
+            blocks = [
+                by_field(lambda one, other, takes=taken: where(takes, other, one), *pair)
+                for taken, *pair in zip(takes, blocks, pieces[1].blocks(recompute), strict=True)
+            ]
+        return layer_cost(blocks, problem.rates, 0.0 * network.strategy.tp)
+
+    return each_piece(problem, plan_options, network, recomputes, price, uses_tatp=uses_tatp)
+
+
+def each_piece(
+    problem: Problem, plan_options: PlanOptions, network: AxisNetwork,
+    recomputes: Sequence[Recompute], price: Callable[[Sequence[PricedPiece], Recompute], OfLayers],
+    *, uses_tatp: bool,
+) -> dict[Recompute, tuple[OfLayers, ...]]:  # fmt: skip
+    """Return the price, or a bound, of each piece of the model, for each kind of recomputation.
+
+    The head goes backward at once.
 
     Parameters
     ----------
     network
         Columns of degrees with the groups of their axes; only those of a layer matter.
+    price
+        Price of a piece that streams one or another tensor.
     uses_tatp
         Whether any row streams tensors; otherwise the round model is left out.
     """
     collectives = Collectives(network, problem.calibration.collective_launch_s)
-    found: dict[Recompute, list[LayerCost]] = {recompute: [] for recompute in recomputes}
+    found: dict[Recompute, tuple[OfLayers, ...]] = dict.fromkeys(recomputes, ())
     for index in range(len(problem.pieces)):
         pieces = priced_pieces(problem, plan_options, collectives, index, uses_tatp=uses_tatp)
         for recompute in recomputes:
-            again = Recompute.NONE if index >= len(problem.graph.layers) else recompute
-            blocks = pieces[0].blocks(again)
-            if len(pieces) > 1:
-                takes = takes_inputs(pieces, again)
-                blocks = [
-                    by_field(lambda one, other, takes=taken: where(takes, other, one), *pair)
-                    for taken, *pair in zip(takes, blocks, pieces[1].blocks(again), strict=True)
-                ]
-            cost = layer_cost(blocks, problem.rates, 0.0 * network.strategy.tp)
+            is_edge = index >= len(problem.graph.layers)
+            cost = price(pieces, Recompute.NONE if is_edge else recompute)
             if index == len(problem.pieces) - 1:
-                # The head goes backward at once: its kept tensors are part of its work.
-                working = cost.working_bytes + cost.kept_bytes
-                cost = replace(cost, working_bytes=working, kept_bytes=cost.kept_bytes * 0.0)
-            found[recompute].append(cost)
-    return {recompute: tuple(costs) for recompute, costs in found.items()}
+                cost = cost.at_once()
+            found[recompute] = (*found[recompute], cost)
+    return found
 
 
 def recomputes_of(plan_options: PlanOptions) -> tuple[Recompute, ...]:

@@ -128,6 +128,15 @@ def stage_layout(
     )
 
 
+def stages_of(
+    problem: ProblemOf[Workload], plan_options: PlanOptions, strategy: StrategyOf[Num]
+) -> StageLayout:
+    """Return the layers of the stages of columns of strategies."""
+    stages, chunks = column(strategy.pp), column(strategy.num_virtual_stages)
+    pattern, weights = problem.model.layer_pattern, problem.layer_weights
+    return stage_layout(pattern, weights, stages, chunks, plan_options)
+
+
 def recomputed_shares(
     problem: Problem, plan_options: PlanOptions, strategy: Strategy
 ) -> tuple[float, ...]:
@@ -135,8 +144,7 @@ def recomputed_shares(
     pattern, num_kinds = problem.model.layer_pattern, len(problem.graph.layers)
     if not plan_options.recomputes_some:
         return (1.0,) * num_kinds
-    stages, chunks = column(strategy.pp), column(strategy.num_virtual_stages)
-    total = stage_layout(pattern, problem.layer_weights, stages, chunks, plan_options).total
+    total = stages_of(problem, plan_options, strategy).total
     return tuple(number_at(total[kind]) / pattern.count(kind) for kind in range(num_kinds))
 
 
@@ -250,10 +258,7 @@ def price_pipeline(
         Seconds to pass the activations of one micro-batch to the next stage [s].
     """
     costs = split_backward(costs, plan_options)
-    layout = stage_layout(
-        problem.model.layer_pattern, problem.layer_weights, column(strategy.pp),
-        column(strategy.num_virtual_stages), plan_options,
-    )  # fmt: skip
+    layout = stages_of(problem, plan_options, strategy)
     slowest, num_layers = slowest_stage(
         costs, layout, overlap_expert_parallel=plan_options.overlap_expert_parallel
     )

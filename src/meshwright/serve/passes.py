@@ -16,7 +16,7 @@ from meshwright.base.arrays import Num, ceil_div, larger, positive_part, smaller
 from meshwright.cost.communication import Collectives, CommCost, comm_cost
 from meshwright.cost.memory import parameters_on_device
 from meshwright.cost.operator import DeviceRates
-from meshwright.cost.pipeline import POSITIONS, StageLayout, jitter_fraction, stage_layout
+from meshwright.cost.pipeline import POSITIONS, StageLayout, jitter_fraction, stages_of
 from meshwright.cost.problem import ProblemOf
 from meshwright.cost.step import send_s
 from meshwright.graph.op import LayerGraph, OpKind, Phase
@@ -474,7 +474,7 @@ def price_passes(
         piece_cost(problem, plan_options, strategy, piece, index, collectives, shape)
         for index, piece in enumerate(problem.pieces)
     ]
-    layout = _stage_layout(problem, plan_options, strategy)
+    layout = stages_of(problem, plan_options, strategy)
     send = send_s(problem, plan_options, strategy, collectives) * (strategy.pp > 1)
     host = host_s(problem.constants, strategy.micro_batch_size)
     return PassPrice(
@@ -511,7 +511,7 @@ def reserved_bytes(
     for index, piece in enumerate(problem.pieces):
         local = _local_layer(problem, plan_options, rows, piece, index, shape)
         sizes.append(_working_bytes(problem, piece, local, shape))
-    layout = _stage_layout(problem, plan_options, strategy)
+    layout = stages_of(problem, plan_options, strategy)
     return tuple(
         reduce(larger, [
             size * ((count > 0) * 1.0)
@@ -531,14 +531,6 @@ def _held(
     if problem.graph.tied and position == "first":
         weights = weights - _shared_table_bytes(problem, strategy) * (strategy.pp == 1)
     return StageHeld(weights, held.working_bytes, held.cache_bytes)
-
-
-def _stage_layout(
-    problem: ServingProblem, plan_options: PlanOptions, strategy: StrategyColumns
-) -> StageLayout:
-    """Return the layers of the stages."""
-    pattern, weights = problem.model.layer_pattern, problem.layer_weights
-    return stage_layout(pattern, weights, strategy.pp, strategy.num_virtual_stages, plan_options)
 
 
 def _slowest_stage_s(costs: Sequence[PassCost], layout: StageLayout, send: Num) -> Num:
