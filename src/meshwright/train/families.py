@@ -8,11 +8,11 @@ are priced once for every grid and every division of the replicas.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, reduce
 from itertools import product
-from typing import cast
+from typing import Any
 
 import numpy as np
 
@@ -226,19 +226,22 @@ def rows_within(every: AllFamilies, space: SearchSpace) -> BoolArray:
     return keep
 
 
+_OF_LAYER = ("vocabulary_parallel", "recompute_modules", "kept_tensors", "offloaded_tensors")
+_OF_PIPELINE = ("embedding_layers", "head_layers", "stage_layers", "overlap_expert_parallel")
+"""Choices that are searched only where the user states values of them."""
+
+
+def _stated(space: SearchSpace, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return each combination of the stated values of choices; the usual value where none is."""
+    values = [space.choices.allowed.get(name, (getattr(PlanOptions, name),)) for name in names]
+    return [dict(zip(names, chosen, strict=True)) for chosen in product(*values)]
+
+
 def layout_option_sets(space: SearchSpace) -> Iterator[PlanOptions]:
     """Yield the sets of plan options that a layer sees; the order of the axes is left open."""
-    keeps = space.choices.keeps
-    on_all_stages = space.choices.allowed.get("vocabulary_parallel", (False,))
-    modules = space.choices.allowed.get("recompute_modules", ((),))
-    kept = space.choices.allowed.get("kept_tensors", ((),))
-    away = space.choices.allowed.get("offloaded_tensors", ((),))
-    named = list(product(modules, kept, away))
-    kinds = product((True, False), ContextKind, space.stream_choices, on_all_stages, named)
-    for sequence_parallel, kind, (streamed, form), vocabulary_parallel, names in kinds:
-        repeated, on_device, on_host = (
-            tuple(map(str, cast(Sequence[object], some))) for some in names
-        )
+    keeps, stated = space.choices.keeps, _stated(space, _OF_LAYER)
+    kinds = product((True, False), ContextKind, space.stream_choices, stated)
+    for sequence_parallel, kind, (streamed, form), others in kinds:
         if keeps("sequence_parallel", sequence_parallel) and keeps("context_kind", kind):
             yield PlanOptions(
                 sequence_parallel=sequence_parallel,
@@ -248,10 +251,7 @@ def layout_option_sets(space: SearchSpace) -> Iterator[PlanOptions]:
                 overlap_tensor_parallel=space.overlaps_tensor_parallel(sequence_parallel),
                 streamed=streamed,
                 stream_form=form,
-                vocabulary_parallel=bool(vocabulary_parallel),
-                recompute_modules=repeated,
-                kept_tensors=on_device,
-                offloaded_tensors=on_host,
+                **others,
             )
 
 
@@ -282,22 +282,8 @@ def schedules_of(space: SearchSpace) -> tuple[ScheduleKind, ...]:
 
 def pipelines_of(space: SearchSpace, layout: PlanOptions) -> Iterator[PlanOptions]:
     """Yield the plan options of pipelines: each schedule, with the allowed other choices."""
-    allowed = space.choices.allowed
-    for kind, embedding, head, lengths, overlaps in product(
-        schedules_of(space),
-        allowed.get("embedding_layers", (0,)),
-        allowed.get("head_layers", (0,)),
-        allowed.get("stage_layers", ((),)),
-        allowed.get("overlap_expert_parallel", (False,)),
-    ):
-        yield replace(
-            layout,
-            schedule=kind,
-            embedding_layers=int(str(embedding)),
-            head_layers=int(str(head)),
-            stage_layers=tuple(cast(Sequence[int], lengths)),
-            overlap_expert_parallel=bool(overlaps),
-        )
+    for kind, others in product(schedules_of(space), _stated(space, _OF_PIPELINE)):
+        yield replace(layout, schedule=kind, **others)
 
 
 def rows_of_schedule(columns: StrategyColumns, kind: ScheduleKind) -> BoolArray:
@@ -395,18 +381,18 @@ def _recomputes(space: SearchSpace, plan_options: PlanOptions) -> tuple[PlanOpti
     Full recomputation has the layers of each chunk, or else of a run; selective recomputation has
     the modules.
     """
-    launches, allowed = space.launches, space.choices.allowed
+    launches = space.launches
     numbers = [
-        (int(str(layers)), int(str(run)))
-        for layers in allowed.get("recompute_layers", (0,))
-        for run in allowed.get("recompute_run", (1,))
-        if not int(str(layers)) or int(str(run)) == 1
+        one
+        for one in _stated(space, ("recompute_layers", "recompute_run"))
+        if not one["recompute_layers"] or one["recompute_run"] == 1
     ]
     if launches is not None:
         numbers = [
-            (layers, run)
-            for layers, run in numbers
-            if (launches.recompute_layers or not layers) and (launches.recompute_runs or run == 1)
+            one
+            for one in numbers
+            if (launches.recompute_layers or not one["recompute_layers"])
+            and (launches.recompute_runs or one["recompute_run"] == 1)
         ]
     if not recomputes_beside_experts(launches, plan_options):
         numbers = []
@@ -419,9 +405,9 @@ def _recomputes(space: SearchSpace, plan_options: PlanOptions) -> tuple[PlanOpti
     ):
         kinds = tuple(kind for kind in kinds if kind is Recompute.SELECTIVE)
     return tuple(
-        replace(plan_options, recompute=kind, recompute_layers=layers, recompute_run=run)
+        replace(plan_options, recompute=kind, **one)
         for kind in kinds
-        for layers, run in (numbers if kind is Recompute.FULL else [(0, 1)])
+        for one in (numbers if kind is Recompute.FULL else [{}])
     )
 
 
@@ -729,12 +715,11 @@ class LinkTable:
     num_divisions: IntArray
 
     def take(self, rows: IntArray, zero_stage: int) -> SyncLinks:
-        """Return the collectives of some rows: those that a ZeRO stage uses."""
-        experts = self.links.expert
-        return SyncLinks(
-            _needed(self.links.dense, rows, zero_stage),
-            None if experts is None else _needed(experts, rows, zero_stage),
-        )
+        """Return the collectives of some rows; those that a ZeRO stage leaves unused stay whole."""
+        used = ("all_reduce",) if zero_stage == 0 else (
+            "reduce_scatter", "all_gather", "replicate_all_reduce", "degrees",
+        )  # fmt: skip
+        return _each(self.links, lambda name, one: take_rows(one, rows) if name in used else one)
 
 
 def link_table(space: SearchSpace, families: Families) -> LinkTable:
@@ -760,7 +745,8 @@ def link_table(space: SearchSpace, families: Families) -> LinkTable:
         first[rows] = whole[rows] + ~divides_one[grid_of]
         number[rows] = (lengths - ~divides_one)[grid_of]
         start += len(shard)
-    return LinkTable(_thinned(joined(parts)), np.concatenate(shards), whole, first, number)
+    links = _each(joined(parts), lambda _, one: getattr(one, "thinned", one))
+    return LinkTable(links, np.concatenate(shards), whole, first, number)
 
 
 def _unique_grids(strategy: StrategyColumns) -> tuple[StrategyColumns, IntArray]:
@@ -791,27 +777,11 @@ def _divisions(
     return index[kept], shard[kept], lengths, divides_one
 
 
-def _needed(links: DataParallelLinks, rows: IntArray, zero_stage: int) -> DataParallelLinks:
-    """Return the collectives of some rows; those that a ZeRO stage leaves unused stay whole."""
-    used = ("all_reduce",) if zero_stage == 0 else (
-        "reduce_scatter", "all_gather", "replicate_all_reduce", "degrees",
-    )  # fmt: skip
-    parts = {f.name: getattr(links, f.name) for f in fields(links)}
-    return DataParallelLinks(
-        **{n: take_rows(v, rows) if n in used else v for n, v in parts.items()}
-    )
+def _each(links: SyncLinks, change: Callable[[str, Any], Any]) -> SyncLinks:
+    """Return the collectives with each field changed, given its name."""
 
+    def changed(of: DataParallelLinks) -> DataParallelLinks:
+        parts = {entry.name: getattr(of, entry.name) for entry in fields(of)}
+        return DataParallelLinks(**{name: change(name, part) for name, part in parts.items()})
 
-def _thinned(links: SyncLinks) -> SyncLinks:
-    """Return the collectives without the algorithms that never win."""
-    return SyncLinks(_thin(links.dense), None if links.expert is None else _thin(links.expert))
-
-
-def _thin(links: DataParallelLinks) -> DataParallelLinks:
-    return DataParallelLinks(
-        reduce_scatter=links.reduce_scatter.thinned,
-        all_gather=links.all_gather.thinned,
-        replicate_all_reduce=links.replicate_all_reduce.thinned,
-        all_reduce=links.all_reduce.thinned,
-        degrees=links.degrees,
-    )
+    return SyncLinks(changed(links.dense), None if links.expert is None else changed(links.expert))
