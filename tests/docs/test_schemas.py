@@ -62,6 +62,7 @@ FILES = {
 """What some of the commands read."""
 PLANS = {
     "plan.json": f"estimate {TRAIN} --pp 2",
+    "tp.json": f"estimate {TRAIN} --tp 2 --dp 1",
     "wafer.json": f"estimate {ON_WAFER} --dp 2 --tatp 16",
     "place.json": "place wafer.json",
 }
@@ -102,6 +103,7 @@ PRINTED = [
     ("kernel-validation", "validate --kernels --measurements gemm.csv"),
     ("kernel-validation", "calibrate gemm.csv --kernels"),
     ("calibration", "calibrate rows.json"),
+    ("run", "run tp.json --steps 1"),
     ("collectives", "show collectives --on 8xH100 --group 8 --size 1 GiB"),
     ("topologies", "show topologies --devices 8"),
     ("walk", "show walk tatp --group 4"),

@@ -36,6 +36,7 @@ SCHEMAS = {
     "validation": ("calibration.validation", "Validation"),
     "calibration": ("calibration.fit.report", "FittedRecord"),
     "measurement": ("measure.run", "MeasuredMachine"),
+    "run": ("run.answer", "Executed"),
     "collectives": ("show.networks", "Collectives"),
     "topologies": ("show.networks", "Topologies"),
     "walk": ("show.walks.walk", "Walk"),

@@ -103,16 +103,27 @@ def _add(found: Found, layer: LayerGraph, job: Job, count: int, *, tied: bool = 
         found[Key(call.phase, call.kind, call.axis.split("/")[0])] += elements * times * per_rank
 
 
-def recorded(recorder: Recorder) -> tuple[dict[Key, float], dict[Key, int]]:
-    """Return the elements and the calls that all processes together have sent."""
+def recorded(
+    recorder: Recorder, padding: Mapping[str, float]
+) -> tuple[dict[Key, float], dict[Key, int]]:
+    """Return the elements and the calls that all processes together have sent.
+
+    Parameters
+    ----------
+    padding
+        Elements that a call over an axis carries more than the tensors of its plan: FSDP fills up
+        the rows of a weight until shards divide them.
+    """
     of_all: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(of_all, (dict(recorder.elements), dict(recorder.calls)))
-    elements: Counter[Key] = Counter()
+    own = {call: (number, recorder.calls[call] * padding.get(call.axis, 0.0))
+           for call, number in recorder.elements.items()}  # fmt: skip
+    dist.all_gather_object(of_all, (own, dict(recorder.calls)))
+    elements: Found = defaultdict(float)
     calls: Counter[Key] = Counter()
     for own_elements, own_calls in of_all:
-        for call, number in own_elements.items():
+        for call, (number, filled) in own_elements.items():
             key = Key(call.phase, call.kind, call.axis.split("/")[0])
-            elements[key] += number
+            elements[key] += number - filled
             calls[key] += own_calls[call]
     return dict(elements), dict(calls)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
@@ -107,6 +107,7 @@ class Mesh:
 
     job: Job
     rank: int
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     recorder: Recorder = field(default_factory=Recorder)
     axes: dict[str, Axis] = field(default_factory=dict)
 
@@ -139,7 +140,7 @@ class Mesh:
         cp deals 2 cp parts, part i and part 2 cp - 1 - i to rank i, so that early and late tokens
         balance under a causal mask; Ulysses deals cp parts. tatp, then tp split them in a row.
         """
-        positions = torch.arange(self.job.sequence_length)
+        positions = torch.arange(self.job.sequence_length, device=self.device)
         if cp is not None:
             parts = self["cp"].size
             if self.options.context_kind is ContextKind.ULYSSES:
@@ -208,16 +209,16 @@ def shared_groups(job: Job) -> list[str]:
     return [f"{heads_axis(job)}/{length}" for length in sorted(shares)]
 
 
-def make_mesh(job: Job, rank: int, new_group: Callable[..., Any] = dist.new_group) -> Mesh:
+def make_mesh(job: Job, rank: int, device: torch.device) -> Mesh:
     """Return the mesh of a process; all processes make all groups in the same order."""
-    mesh = Mesh(job, rank)
+    mesh = Mesh(job, rank, device)
     made: dict[tuple[str, tuple[int, ...]], Any] = {}
     for name in (*GROUPS, *shared_groups(job)):
         for ranks in groups_of(job, name):
             # Groups that FSDP uses stand alone, since it does not say for which axis it calls.
             key = (name if name in DATA_GROUPS else "", ranks)
             if len(ranks) > 1 and key not in made:
-                made[key] = new_group(list(ranks))
+                made[key] = dist.new_group(list(ranks))
             if rank in ranks:
                 mesh.axes[name] = Axis(name, ranks, ranks.index(rank), mesh.recorder, made.get(key))
                 if name in DATA_GROUPS and key in made:

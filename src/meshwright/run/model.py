@@ -7,6 +7,7 @@ values, and gate and up, are rows of one weight, in this order.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from zlib import crc32
 
 import torch
 from torch import Tensor, nn
@@ -274,9 +275,14 @@ class Transformer(nn.Module):
         return functional.cross_entropy(self(tokens).flatten(0, 1), targets.flatten())
 
 
-def dense(model: ModelSpec, *, device: str = "cpu", dtype: torch.dtype = torch.float32,
-          seed: int = 0) -> Transformer:  # fmt: skip
-    """Return the model on a device; ``meta`` allocates nothing, else weights are normal (0.02).
+def dense(
+    model: ModelSpec,
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+) -> Transformer:
+    """Return the model on a device; ``meta`` allocates nothing, else weights are drawn.
 
     Raises
     ------
@@ -286,13 +292,21 @@ def dense(model: ModelSpec, *, device: str = "cpu", dtype: torch.dtype = torch.f
     check_runnable(model)
     with torch.device("meta"):
         made = Transformer(model).to(dtype)
-    if device == "meta":
+    if str(device) == "meta":
         return made
     made.to_empty(device=device)
     made.tie()
-    generator = torch.Generator().manual_seed(seed)
     for name, weight in made.named_parameters():
-        values = torch.randn(weight.shape, generator=generator, dtype=torch.float64) * 0.02
-        is_norm_weight = "norm" in name and name.endswith("weight")
-        weight.data.copy_(1.0 + values if is_norm_weight else values)
+        draw(weight, name, seed)
     return made
+
+
+def draw(weight: Tensor, name: str, seed: int, place: str = "") -> None:
+    """Fill a weight with normal numbers of deviation 0.02, around 1 in norms.
+
+    ``place`` tells parts of one weight apart: equal names and places have equal numbers.
+    """
+    generator = torch.Generator().manual_seed(crc32(f"{seed} {name} {place}".encode()))
+    values = torch.randn(weight.shape, generator=generator, dtype=torch.float32) * 0.02
+    is_of_norm = "norm" in name and name.endswith("weight")
+    weight.data.copy_(1.0 + values if is_of_norm else values)

@@ -243,10 +243,11 @@ def _trained(
 ) -> Executed | None:
     """Train for all steps, and return the report of the first process."""
     job, dtype = task.job, DTYPES[task.dtype]
-    mesh = make_mesh(job, rank)
-    reference = dense(job.model, dtype=dtype, seed=task.seed)
+    mesh = make_mesh(job, rank, device)
+    is_made = task.checks or task.scale == "tiny"
+    reference = dense(job.model, device=device if is_made else "meta", dtype=dtype, seed=task.seed)
     beside = Beside(copy.deepcopy(reference), rank) if task.checks else None
-    process = Process(mesh, reference, device)
+    process = Process(mesh, reference, task.seed)
     losses, loss_error, worst = [], 0.0, (0.0, "")
     for step in range(task.num_steps):
         tokens = _tokens(job, task.seed + step)
@@ -284,8 +285,10 @@ class Beside:
     def gradients(self, tokens: Tensor) -> tuple[float, Mapping[str, Tensor]]:
         """Return loss and gradients of a step, in every process."""
         weights = dict(self.model.named_parameters())
-        values = [torch.zeros(1, dtype=next(iter(weights.values())).dtype)]
+        first = next(iter(weights.values()))
+        values = [first.new_zeros(1).detach()]
         if self.is_first:
+            tokens = tokens.to(first.device)
             self.optimizer.zero_grad()
             loss = self.model.loss(tokens[:, :-1], tokens[:, 1:])
             loss.backward()
@@ -306,7 +309,7 @@ def _report(
 ) -> Executed | None:
     """Return the report, with what all processes have counted."""
     job, mesh = task.job, process.mesh
-    elements, calls = recorded(mesh.recorder)
+    elements, calls = recorded(mesh.recorder, process.padding())
     expected = derived(job)
     of_all: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(

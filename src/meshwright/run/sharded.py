@@ -44,8 +44,13 @@ class Held:
     def of(self, whole: Tensor) -> Tensor:
         """Return this part of a whole weight or gradient."""
         for dim, index in self.index.items():
-            whole = whole.index_select(dim, index)
+            whole = whole.index_select(dim, index.to(whole.device))
         return whole
+
+    @property
+    def place(self) -> str:
+        """Text that tells this part of the dense weight from others."""
+        return " ".join(f"{dim}:{int(index[0])}" for dim, index in self.index.items())
 
 
 @dataclass
@@ -318,8 +323,13 @@ class Stage(nn.Module):
             if dense.norm is not None:
                 self.norm = builder.whole(dense.norm, "norm")
             self.logits = self._head(builder)
-            if model.tied_embeddings and self.embedding is not None:
-                self.logits.weight = self.embedding.weight
+            self.tie()
+
+    def tie(self) -> None:
+        """Let the last product use the weight of the embedding, where the model ties them."""
+        is_tied = self.mesh.job.model.tied_embeddings
+        if is_tied and self.embedding is not None and self.logits is not None:
+            self.logits.weight = self.embedding.weight
 
     def _head(self, builder: Builder) -> nn.Module:
         """Return the last product: its inputs travel over tatp whatever the layers stream."""

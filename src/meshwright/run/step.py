@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor
 from meshwright.graph.op import Phase
 from meshwright.run.layers.loss import cross_entropy
 from meshwright.run.mesh import Mesh, groups_of
-from meshwright.run.model import Transformer
+from meshwright.run.model import Transformer, draw
 from meshwright.run.recorder import Recorder, Said
 from meshwright.run.sharded import Stage, stages_of
 from meshwright.sharding.strategy import ScheduleKind
@@ -46,10 +46,12 @@ def optimizer_of(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
 class Process:
     """The stages of one process and its optimizer."""
 
-    def __init__(self, mesh: Mesh, dense: Transformer, device: torch.device) -> None:
-        self.mesh, self.job, self.device = mesh, mesh.job, device
+    def __init__(self, mesh: Mesh, dense: Transformer, seed: int) -> None:
+        self.mesh, self.job, self.device = mesh, mesh.job, mesh.device
         stages, self.held = stages_of(mesh, dense)
-        self.stages: list[Stage] = [stage.to(device) for _, stage in stages]
+        self.stages: list[Stage] = [stage for _, stage in stages]
+        if next(dense.parameters()).is_meta:
+            self._draw(seed)
         self.places = [place for place, _ in stages]
         self.shards = mesh.options.zero_stage > 0 and mesh["dp_shard*cp"].size > 1
         if self.shards:
@@ -59,6 +61,15 @@ class Process:
         self.time_parts_s: defaultdict[str, float] = defaultdict(float)
         self.kept = Kept()
         self.schedule = self._schedule() if mesh["pp"].size > 1 else None
+
+    def _draw(self, seed: int) -> None:
+        """Allocate the own weights, where the dense model was never made, and draw them."""
+        for stage in self.stages:
+            stage.to_empty(device=self.device)
+            stage.tie()
+        for name, weight in self.parameters.items():
+            held = self.held[name]
+            draw(weight, held.dense, seed, held.place)
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
@@ -82,7 +93,7 @@ class Process:
         s, mesh = self.job.strategy, self.mesh
         own = int(s.micro_batch_size) * self.job.num_micro_batches
         mine = tokens[mesh["dp"].index * own :][:own].to(self.device)
-        places = mesh.tokens_of(mesh["cp"].index, None, None).to(self.device)
+        places = mesh.tokens_of(mesh["cp"].index, None, None)
         inputs, targets = mine[:, places], mine[:, places + 1]
         self.optimizer.zero_grad()
         with self.kept:
@@ -170,6 +181,22 @@ class Process:
                 # Stage 0, and experts of which ZeRO has no second copy to shard over.
                 axis = "edp" if held.is_expert else "dp*cp"
                 gradient.copy_(mesh[axis].sum(gradient, name, phase))
+
+    def padding(self) -> dict[str, float]:
+        """Return the elements with which FSDP fills up a call over each axis, in the mean."""
+        filled: defaultdict[str, float] = defaultdict(float)
+        units: defaultdict[str, set[str]] = defaultdict(set)
+        for name, weight in self.parameters.items():
+            if isinstance(weight, DTensor):
+                axis = "edp_shard" if self.held[name].is_expert else "dp_shard*cp"
+                size, rows = weight.device_mesh.size(-1), weight.shape[0]
+                more = (-rows % size) * (weight.numel() // rows)
+                filled[axis] += more
+                filled["dp_replicate"] += more / size
+                unit = name.split(".")[1] if name.startswith("layers.") else "edges"
+                units[axis].add(unit)
+                units["dp_replicate"].add(axis + unit)
+        return {axis: number / len(units[axis]) for axis, number in filled.items()}
 
     def whole_gradients(self) -> dict[str, Tensor]:
         """Return the gradient of each weight that this process holds, put together from shards."""

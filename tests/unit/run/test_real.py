@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from executed_plans import assert_right
 from hand_made_plans import build
 
 from meshwright.base.errors import MeshwrightError, SpecError
@@ -65,16 +66,6 @@ EXPERTS = {
 }
 
 
-def assert_right(found):
-    """Assert that a run equals the dense model, and its sends those derived and enumerated."""
-    assert found.is_checked
-    assert found.loss_error <= found.tolerance
-    assert found.gradient_error <= found.tolerance, found.worst_weight
-    assert [entry for entry in found.sent if not entry.is_equal] == []
-    assert found.wrong_passes == 0
-    assert found.is_right
-
-
 def run(degrees, options, model="llama3-8b", **more):
     plan = build(degrees, options, model=model, batch=16)
     return execute(plan, checks=True, **({"dtype": "fp64", "steps": 5} | more))
@@ -101,10 +92,13 @@ def test_experts_train_as_the_dense_model(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["gpt2-medium", "qwen3-8b", "gemma2-9b", "olmo2-7b"])
-def test_models_of_other_families(model):
+@pytest.mark.parametrize(
+    ("model", "axis"),
+    [("gpt2-medium", "tp"), ("qwen3-8b", "tp"), ("gemma2-9b", "tp"), ("olmo2-7b", "dp_shard")],
+)
+def test_models_of_other_families(model, axis):
     """Tied embeddings, learned positions, biases, norms on heads and behind branches."""
-    assert_right(run({"tp": 2, "cp": 2}, {}, model))
+    assert_right(run({axis: 2, "cp": 2}, {}, model))
 
 
 @pytest.mark.slow

@@ -89,6 +89,10 @@ class SplitExperts(nn.Module):
         sends, receives = counts.sum(dim=1).tolist(), coming.sum(dim=1).tolist()
         there = _Exchange.apply(rows, ep, sends, receives, "experts.dispatch")
         # Rows come by rank, then by expert; each expert takes its rows of all ranks.
-        expert_of = torch.arange(own).repeat(ep.size).repeat_interleave(coming.flatten())
+        expert_of = (
+            torch.arange(own, device=rows.device)
+            .repeat(ep.size)
+            .repeat_interleave(coming.flatten())
+        )
         made = self.bank(there, expert_of)
         return _Exchange.apply(made, ep, receives, sends, "experts.combine")

@@ -1,0 +1,11 @@
+"""Assertions on plans that were run for real."""
+
+
+def assert_right(found):
+    """Assert that a run equals the dense model, and its sends those derived and enumerated."""
+    assert found.is_checked
+    assert found.loss_error <= found.tolerance
+    assert found.gradient_error <= found.tolerance, found.worst_weight
+    assert [entry for entry in found.sent if not entry.is_equal] == []
+    assert found.wrong_passes == 0
+    assert found.is_right

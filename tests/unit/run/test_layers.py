@@ -1,0 +1,210 @@
+"""Each layer alone on a few processes: what it sends, by hand, and what it computes."""
+
+from multiprocessing import get_context
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from meshwright.graph.op import Phase
+from meshwright.run.layers.attention import attention
+from meshwright.run.layers.column import ColumnLinear
+from meshwright.run.layers.embedding import VocabularyEmbedding
+from meshwright.run.layers.experts import Bank, SplitExperts
+from meshwright.run.layers.loss import cross_entropy
+from meshwright.run.layers.products import Resident, StreamedWeights
+from meshwright.run.layers.row import RowLinear
+from meshwright.run.layers.streamed_inputs import StreamedColumn, Travel
+from meshwright.run.layers.streams import Stream, cuts
+from meshwright.run.layers.ulysses import tokens_to_heads
+from meshwright.run.mesh import Axis
+from meshwright.run.model import Linear
+from meshwright.run.real import HOST, free_port
+from meshwright.run.recorder import Recorder
+from meshwright.spec.model import ExpertSpec
+
+B, S, H = 1, 4, 8
+"""Sequences, tokens of each, width: the numbers of the docstrings."""
+
+
+def drawn(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True)
+
+
+def own(x, axis, dim):
+    """Return the part of a rank, as a leaf with a gradient of its own."""
+    return x.detach().chunk(axis.size, dim)[axis.index].clone().requires_grad_()
+
+
+def column(axis):
+    x, weight = drawn(B, S, H), drawn(6, H, seed=1)
+    expected = x @ weight.T
+    part = own(x, axis, 1)
+    layer = ColumnLinear(own(weight, axis, 0), None, axis, True, Resident(), "one")
+    return layer(part), expected.chunk(2, -1)[axis.index]
+
+
+def row(axis):
+    x, weight = drawn(B, S, 6), drawn(H, 6, seed=1)
+    part = own(x, axis, 2)
+    layer = RowLinear(own(weight, axis, 1), None, axis, True, Resident(), "one")
+    return layer(part), (x @ weight.T).chunk(2, 1)[axis.index]
+
+
+def embedding(axis):
+    table, tokens = drawn(10, H), torch.tensor([[1, 9, 4, 5]])
+    layer = VocabularyEmbedding(own(table, axis, 0), 5 * axis.index, ((axis, True),))
+    return layer(tokens), table[tokens].chunk(2, 1)[axis.index]
+
+
+def loss(axis):
+    logits, targets = drawn(B, S, 10), torch.tensor([[1, 9, 4, 5]])
+    made = cross_entropy(own(logits, axis, 2), targets, 5 * axis.index, [axis])
+    expected = torch.nn.functional.cross_entropy(logits[0], targets[0], reduction="none")
+    return made, expected[None]
+
+
+def ring_attention(axis):
+    q, k, v = drawn(B, S, 2, 4), drawn(B, S, 1, 4, seed=1), drawn(B, S, 1, 4, seed=2)
+    parts = [own(x, axis, 1) for x in (q, k, v)]
+    positions = torch.arange(S).chunk(2)
+    made = attention(
+        *parts,
+        [Stream(axis, "ring")],
+        lambda place: positions[axis.index][:, None] >= positions[place[0]],
+    )
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        *(x.transpose(1, 2) for x in (q, k, v)), is_causal=True, enable_gqa=True
+    )
+    return made, expected.transpose(1, 2).chunk(2, 1)[axis.index]
+
+
+def ulysses(axis):
+    x = drawn(B, S, 2, 8)
+    return tokens_to_heads(own(x, axis, 1), axis, "one"), x.chunk(2, 2)[axis.index]
+
+
+def experts(axis):
+    spec = ExpertSpec(num_experts=2, top_k=2, ffn_size=3)
+    x, up, down = drawn(2 * B, S, H), drawn(2, 6, H, seed=1), drawn(2, H, 3, seed=2)
+    router = Linear(H, 2)
+    router.weight.data = drawn(2, H, seed=3).detach()
+    alone = Axis("ep", (0,), 0, Recorder())
+    whole = SplitExperts(spec, router, Bank(up, down, is_gated=True), alone, None, None)(x)
+    bank = Bank(own(up, axis, 0), own(down, axis, 0), is_gated=True)
+    split = SplitExperts(spec, router, bank, axis, None, None)
+    return split(own(x, axis, 0)), whole.chunk(2, 0)[axis.index]
+
+
+def streamed_weights(axis):
+    x, weight = drawn(B, S, H), drawn(8, H, seed=1)
+    stream = Stream(axis, "hold")
+    layer = ColumnLinear(
+        own(weight, axis, 0),
+        None,
+        Axis("tp", (0,), 0, axis.recorder),
+        False,
+        StreamedWeights(stream, 8),
+        "one",
+    )
+    return layer(own(x, axis, 1)), (x @ weight.T).chunk(4, 1)[axis.index]
+
+
+def streamed_inputs(axis):
+    x, weight = drawn(B, 2 * S, H), drawn(8, H, seed=1)
+    travel = Travel(Stream(axis, "hold"), Axis("tp", (0,), 0, axis.recorder), False)
+    layer = StreamedColumn(own(weight, axis, 0), None, travel, "one")
+    return layer(own(x, axis, 1)), (x @ weight.T).chunk(4, 2)[axis.index]
+
+
+CASES = {
+    2: (column, row, embedding, loss, ring_attention, ulysses, experts),
+    4: (streamed_weights, streamed_inputs),
+}
+
+
+def work(rank, size, port, there):
+    """Run the cases of a number of processes: differences, elements by phase, sends of passes."""
+    torch.set_num_threads(1)
+    where = f"tcp://{HOST}:{port}"
+    dist.init_process_group("gloo", init_method=where, rank=rank, world_size=size)
+    found = {}
+    for case in CASES[size]:
+        axis = Axis("one", tuple(range(size)), rank, Recorder(), dist.group.WORLD)
+        with axis.recorder:
+            made, expected = case(axis)[:2]
+            made.sum().backward()
+        elements = [(str(c.phase), str(c.kind), n) for c, n in axis.recorder.elements.items()]
+        sends = [len(one.sends) for one in axis.recorder.passes]
+        found[case.__name__] = (float((made - expected).abs().max()), sorted(elements), sends)
+    there.send(found)
+    dist.destroy_process_group()
+
+
+def results(size):
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["meshwright.run.real"])
+    pairs = [context.Pipe(duplex=False) for _ in range(size)]
+    port = free_port()
+    processes = [context.Process(target=work, args=(rank, size, port, pairs[rank][1]))
+                 for rank in range(size)]  # fmt: skip
+    for process in processes:
+        process.start()
+    found = [here.recv() for here, _ in pairs]
+    for process in processes:
+        process.join()
+    return found
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return results(2)
+
+
+FORWARD, INPUT, WEIGHT = map(str, (Phase.FORWARD, Phase.INPUT_GRADIENT, Phase.WEIGHT_GRADIENT))
+BY_HAND = {
+    # b s h = 1 x 4 x 8 elements gathered, reduced, and gathered again
+    "column": [(FORWARD, "all_gather", 32), (INPUT, "reduce_scatter", 32),
+               (WEIGHT, "all_gather", 32)],
+    "row": [(FORWARD, "reduce_scatter", 32), (INPUT, "all_gather", 32)],
+    "embedding": [(FORWARD, "reduce_scatter", 32), (WEIGHT, "all_gather", 32)],
+    # maximum, sum and target of four tokens
+    "loss": [(FORWARD, "all_reduce", 4)] * 3,
+    # keys and values of one head of size 4: 4 x (4 + 4)
+    "ring_attention": [(FORWARD, "all_gather", 32), (INPUT, "all_gather", 32),
+                       (INPUT, "reduce_scatter", 32)],
+    # a rank holds 2 tokens x 2 heads x 8
+    "ulysses": [(FORWARD, "all_to_all", 32), (INPUT, "all_to_all", 32)],
+    # 4 tokens of a rank x 2 choices x 8, there and back
+    "experts": [(FORWARD, "all_to_all", 64)] * 2 + [(INPUT, "all_to_all", 64)] * 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_a_layer_sends_what_its_docstring_says(name, pair):
+    for rank in (0, 1):
+        difference, elements, _ = pair[rank][name]
+        assert difference < 1e-12
+        assert elements == sorted(BY_HAND[name])
+
+
+def test_streams_send_what_their_docstrings_say():
+    found = results(4)
+    weights, inputs = (
+        [found[rank][name] for rank in range(4)] for name in ("streamed_weights", "streamed_inputs")
+    )
+    assert max(one[0] for one in (*weights, *inputs)) < 1e-12
+    # Weights: 8 x 8 elements, three passes, N (N - 1) = 12 sends each. Inputs: 8 x 8, three too.
+    assert [sum(passes) for passes in zip(*(one[2] for one in weights), strict=True)] == [12] * 3
+    assert [sum(passes) for passes in zip(*(one[2] for one in inputs), strict=True)] == [12] * 3
+    assert weights[0][1] == [(FORWARD, "all_gather", 64), (INPUT, "all_gather", 64),
+                             (WEIGHT, "reduce_scatter", 64)]  # fmt: skip
+    assert inputs[0][1] == [(FORWARD, "all_gather", 64), (INPUT, "reduce_scatter", 64),
+                            (WEIGHT, "all_gather", 64)]  # fmt: skip
+
+
+def test_cuts_by_hand():
+    """Ten rows over four members: 3, 3, 2, 2; two parts each of a cycle: 2 1, 2 1, 1 1, 1 1."""
+    assert cuts(10, 4) == [(0, 3), (3, 6), (6, 8), (8, 10)]
+    assert [stop - start for start, stop in cuts(10, 4, 2)] == [2, 1, 2, 1, 1, 1, 1, 1]
