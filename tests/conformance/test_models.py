@@ -3,6 +3,7 @@
 import pkgutil
 
 import pytest
+from oracles.closed_parameters import closed_parameters
 from oracles.graph_parameters import graph_parameters
 from sampled import one_in
 
@@ -10,6 +11,7 @@ from meshwright.catalog.huggingface import families as family_files
 from meshwright.catalog.huggingface.family import families
 from meshwright.catalog.models import known_model_types, load_model, model_entry, model_names
 from meshwright.graph.parameters import (
+    PARTS,
     count_parameters,
     kv_cache_bytes_per_token,
     recurrent_state_bytes,
@@ -35,8 +37,8 @@ def test_entry_has_a_source_and_its_own_name(name):
 def test_counts_are_whole_and_positive(name):
     counts = count_parameters(load_model(name))
     assert 0 < counts.num_active_params <= counts.num_params
-    assert sum(counts.parts().values()) == counts.num_params
-    assert all(part >= 0 for part in counts.parts().values())
+    assert sum(counts.parts.values()) == counts.num_params
+    assert all(part >= 0 for part in counts.parts.values())
     assert sum(counts.layer_counts) == load_model(name).num_layers
 
 
@@ -57,7 +59,11 @@ def test_cache_is_positive_and_its_windowed_part_no_larger(name):
 
 def test_operators_hold_the_parameters_of_the_closed_form(name):
     model = load_model(name)
-    assert graph_parameters(build_graph(model)) == count_parameters(model).num_params
+    parts = count_parameters(model).parts
+    assert {part: parts[part] for part in PARTS} == dict.fromkeys(PARTS, 0) | closed_parameters(
+        model
+    )
+    assert graph_parameters(build_graph(model)) == sum(parts.values())
 
 
 def test_declaration_survives_a_round_trip(name):

@@ -78,7 +78,7 @@ def outcome(config):
 def assert_model_is_sound(model):
     counts = count_parameters(model)
     assert 0 < counts.num_active_params <= counts.num_params
-    assert sum(counts.parts().values()) == counts.num_params
+    assert sum(counts.parts.values()) == counts.num_params
     keeps_tokens = any(kind.attention is not None for kind in model.layer_kinds)
     assert (kv_cache_bytes_per_token(model, 2.0) > 0) == keeps_tokens
 

@@ -461,13 +461,14 @@ def build_graph(
     """
     layers = []
     for spec, count in zip(model.layer_kinds, model.layer_counts, strict=True):
-        ops = _layer_ops(model, spec, dropout=dropout, flash_attention=flash_attention)
+        layer = layer_graph(model, spec, count, dropout=dropout, flash_attention=flash_attention)
+        ops = layer.ops
         if keeps_gates:
             ops = tuple(map(with_kept_gate, ops))
         if norms_in_steps and model.norm == "rms":
             ops = tuple(map(with_norm_in_steps, ops))
         if count:
-            layers.append(LayerGraph(ops, count, _layer_sizes(model, spec)))
+            layers.append(replace(layer, ops=ops))
     return OpGraph(
         layers=tuple(layers),
         embedding=embedding_graph(model, dropout=dropout),
@@ -493,6 +494,19 @@ def _layer_sizes(model: ModelSpec, spec: LayerSpec) -> dict[str, int]:
     if spec.experts is not None:
         sizes |= expert_sizes(spec.experts)
     return sizes
+
+
+def layer_graph(
+    model: ModelSpec,
+    spec: LayerSpec,
+    count: int = 1,
+    *,
+    dropout: bool = False,
+    flash_attention: bool = True,
+) -> LayerGraph:
+    """Return the operators of one kind of layer, and the number of such layers."""
+    ops = _layer_ops(model, spec, dropout=dropout, flash_attention=flash_attention)
+    return LayerGraph(ops, count, _layer_sizes(model, spec))
 
 
 def _layer_ops(

@@ -91,7 +91,7 @@ def shown_model(model: ModelSpec, graph: OpGraph) -> ShownModel:
         windowed_kv_cache_bytes_per_token=windowed_kv_cache_bytes_per_token(model, KV_WORD_BYTES),
         recurrent_state_bytes=recurrent_state_bytes(model, KV_WORD_BYTES),
         kv_word_bytes=KV_WORD_BYTES,
-        params_by_part=counts.parts(),
+        params_by_part=counts.parts,
         dims={"num_layers": model.num_layers} | model.model_dump(exclude=_LEFT_OUT),
         layers=[
             {

@@ -224,7 +224,7 @@ def _with_stored_weights(workload: Training, model: ModelSpec) -> Training:
         return workload
     wide = BYTES_OF[workload.precision.activation]
     counts = count_parameters(model)
-    narrow = {region: number for region, number in counts.parts().items() if region in REGIONS}
+    narrow = {region: number for region, number in counts.parts.items() if region in REGIONS}
     saved = sum(
         number * (wide - stored.bytes_of(region, wide)) for region, number in narrow.items()
     )

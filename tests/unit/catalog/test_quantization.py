@@ -84,7 +84,7 @@ def test_published_checkpoints_weigh_what_their_model_card_says():
     for name, size_gib in (("gpt-oss-120b", 60.8), ("gpt-oss-20b", 12.8)):
         model = load_model(name)
         words = {region: model.weight_format.bytes_of(region, 2.0) for region in REGIONS}
-        parts = count_parameters(model).parts()
+        parts = count_parameters(model).parts
         size = sum(words.get(part, 2.0) * number for part, number in parts.items())
         assert size / 2**30 == pytest.approx(size_gib, rel=0.01)
 

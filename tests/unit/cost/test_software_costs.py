@@ -344,7 +344,7 @@ def test_frozen_weights_rest_as_the_checkpoint_stores_them():
     )
     found = adapters_on(QLORA)
     counts = count_parameters(found.model)
-    layers = counts.attention + counts.feed_forward
+    layers = counts.parts["attention"] + counts.parts["feed_forward"]
     mean = (0.5625 * layers + 2 * (counts.num_params - layers)) / counts.num_params
     assert found.workload.optimizer.weight_bytes_per_param == pytest.approx(mean)
     parts = [step.memory[0][MemoryPart.WEIGHTS][0] for step in (narrow, wide)]

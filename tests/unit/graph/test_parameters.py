@@ -49,11 +49,11 @@ def model_of(*layers, **rest):
 
 def test_parts_of_a_dense_model_by_hand():
     counts = count_parameters(model_of(LayerSpec(attention=ATTENTION, feed_forward=DENSE)))
-    assert counts.embedding == 100 * 32
-    assert counts.head == 100 * 32
-    assert counts.attention == 32 * (4 * 8 + 2 * 2 * 8) + 4 * 8 * 32
-    assert counts.feed_forward == 3 * 32 * 20
-    assert counts.norms == 2 * 32 + 32
+    assert counts.parts["embedding"] == 100 * 32
+    assert counts.parts["head"] == 100 * 32
+    assert counts.parts["attention"] == 32 * (4 * 8 + 2 * 2 * 8) + 4 * 8 * 32
+    assert counts.parts["feed_forward"] == 3 * 32 * 20
+    assert counts.parts["norms"] == 2 * 32 + 32
     assert counts.num_params == 3200 + 3200 + 3072 + 1920 + 96
     assert counts.num_active_params == counts.num_params
 
@@ -61,9 +61,9 @@ def test_parts_of_a_dense_model_by_hand():
 def test_experts_with_all_biases_by_hand():
     counts = count_parameters(model_of(LayerSpec(attention=ATTENTION, experts=EXPERTS)))
     expert = 3 * 32 * 10 + 2 * 10 + 32
-    assert counts.experts == 8 * expert
-    assert counts.shared_experts == 3 * 32 * 12 + 2 * 12 + 32 + 32
-    assert counts.router == 8 * 33
+    assert counts.parts["experts"] == 8 * expert
+    assert counts.parts["shared_experts"] == 3 * 32 * 12 + 2 * 12 + 32 + 32
+    assert counts.parts["router"] == 8 * 33
     assert counts.num_params - counts.num_active_params == 6 * expert
 
 
@@ -71,23 +71,23 @@ def test_latent_attention_by_hand():
     counts = count_parameters(model_of(LayerSpec(attention=LATENT, feed_forward=DENSE)))
     queries = 32 * 5 + 5 * 4 * 10
     keys_and_values = 32 * (7 + 2) + 7 * 4 * (8 + 6)
-    assert counts.attention == queries + keys_and_values + 4 * 6 * 32
-    assert counts.norms == 2 * 32 + 5 + 7 + 32
+    assert counts.parts["attention"] == queries + keys_and_values + 4 * 6 * 32
+    assert counts.parts["norms"] == 2 * 32 + 5 + 7 + 32
 
 
 def test_norm_kinds_positions_and_head_by_hand():
     layer = LayerSpec(attention=ATTENTION, feed_forward=DENSE, num_norms=4)
     base = count_parameters(model_of(layer))
-    assert base.norms == 5 * 32
-    assert count_parameters(model_of(layer, norm="layer")).norms == 5 * 64
-    assert count_parameters(model_of(layer, norm="layer_no_bias")).norms == 5 * 32
-    assert count_parameters(model_of(layer, norm="layer_unweighted")).norms == 0
-    assert count_parameters(model_of(layer, embedding_norm=True)).norms == 6 * 32
-    assert count_parameters(model_of(layer, final_norm=False)).norms == 4 * 32
-    assert count_parameters(model_of(layer, learned_positions=50)).embedding == 150 * 32
+    assert base.parts["norms"] == 5 * 32
+    assert count_parameters(model_of(layer, norm="layer")).parts["norms"] == 5 * 64
+    assert count_parameters(model_of(layer, norm="layer_no_bias")).parts["norms"] == 5 * 32
+    assert count_parameters(model_of(layer, norm="layer_unweighted")).parts["norms"] == 0
+    assert count_parameters(model_of(layer, embedding_norm=True)).parts["norms"] == 6 * 32
+    assert count_parameters(model_of(layer, final_norm=False)).parts["norms"] == 4 * 32
+    assert count_parameters(model_of(layer, learned_positions=50)).parts["embedding"] == 150 * 32
     tied = count_parameters(model_of(layer, tied_embeddings=True))
-    assert (tied.head, tied.repeated_head) == (0, 3200)
-    assert count_parameters(model_of(layer, head_bias=True)).head == 3300
+    assert (tied.parts["head"], tied.repeated_head) == (0, 3200)
+    assert count_parameters(model_of(layer, head_bias=True)).parts["head"] == 3300
 
 
 def test_prediction_layers_stay_out_of_the_total():

@@ -198,7 +198,7 @@ def test_a_quantised_checkpoint_weighs_what_it_stores():
     model = quantised(quant_method="awq", bits=4, group_size=128)
     found = serve(model, "1xH100", Decode(batch_size=1, context_length=1024))
     counts = count_parameters(model)
-    layers = counts.attention + counts.feed_forward
+    layers = counts.parts["attention"] + counts.parts["feed_forward"]
     # Embedding, head and norms at 16 bits; the rest at 4, with a scale and a zero point for 128.
     expected = 2 * (counts.num_params - layers) + (0.5 + 2.5 / 128) * layers
     assert found.best.estimate.memory_parts_bytes["weights_bytes"] == expected
