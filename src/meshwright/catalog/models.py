@@ -322,6 +322,11 @@ def _index() -> dict[str, ModelFamily]:
     return index
 
 
+def family_of(label: str) -> ModelFamily | None:
+    """Return the family that reads a model type or an architecture; None: none does."""
+    return _index().get(label)
+
+
 def known_model_types() -> tuple[str, ...]:
     """Return the values of ``model_type`` that can be read."""
     pairs = _index().items()
