@@ -93,38 +93,10 @@ def first_of(dims: frozenset[str], tensor: Tensor) -> str | None:
     return next((dim for dim in tensor.dims if dim in dims), None)
 
 
-def _cp_cuts_sequence(case: Case) -> BoolArray:
+def _balances(case: Case) -> bool:
+    """Return whether a causal ring gives each rank an early and a late part of the sequence."""
     is_causal = not isinstance(case.workload, Training) or case.workload.causal
-    balances = is_causal and case.plan_options.context_kind is ContextKind.RING
-    parts = (2 if balances else 1) * case.s.cp
-    found: BoolArray = (case.sequence_length % parts != 0) & (case.s.cp > 1) & case.has_long_rows
-    return found
-
-
-def _cp_cuts_heads(case: Case) -> BoolArray:
-    if case.plan_options.context_kind is not ContextKind.ULYSSES:
-        return case.no_rows
-    degree = case.head_degree * case.s.cp
-    masks = [a.num_heads % degree != 0 for a in case.attentions]
-    masks += [
-        (a.num_kv_heads % degree != 0) & (degree % a.num_kv_heads != 0) for a in case.attentions
-    ]
-    return any_of(masks, case) & (case.s.cp > 1)
-
-
-def _cp_cuts_states(case: Case) -> BoolArray:
-    degree = case.head_degree * case.s.cp
-    masks = [r.num_heads % degree != 0 for r in case.model.recurrences]
-    masks += [
-        (r.num_groups % degree != 0) & (degree % r.num_groups != 0) for r in case.model.recurrences
-    ]
-    return any_of(masks, case) & (case.s.cp > 1)
-
-
-def _has_one_kind(case: Case) -> BoolArray:
-    is_ulysses = case.plan_options.context_kind is not ContextKind.RING
-    found: BoolArray = (case.s.cp == 1) | (not case.attentions)
-    return found & is_ulysses
+    return is_causal and case.plan_options.context_kind is ContextKind.RING
 
 
 class ContextAxis(Axis):
@@ -142,14 +114,29 @@ class ContextAxis(Axis):
             "cp-sequence",
             "each rank of cp holds equal parts of the sequence, two of them where a causal ring "
             "balances early and late tokens",
-            _cp_cuts_sequence,
+            lambda case: (
+                (case.s.cp > 1)
+                & case.has_long_rows
+                & (case.sequence_length % (case.s.cp * (1 + _balances(case))) != 0)
+            ),
             "sequence {sequence} does not divide into equal parts for cp {cp}",
             ("cp",),
         ),
         Rule(
             "cp-heads",
             "Ulysses attention splits whole heads over tp and cp together",
-            _cp_cuts_heads,
+            lambda case: (
+                (case.s.cp > 1)
+                & (case.plan_options.context_kind is ContextKind.ULYSSES)
+                & (
+                    case.cuts((a.num_heads for a in case.attentions), case.head_degree * case.s.cp)
+                    | case.cuts(
+                        (a.num_kv_heads for a in case.attentions),
+                        case.head_degree * case.s.cp,
+                        may_share=True,
+                    )
+                )
+            ),
             "{heads} heads ({kv_heads} key heads) do not divide by tp {tp} x cp {cp}",
             ("cp", "tp"),
             "context_kind=ring",
@@ -158,7 +145,19 @@ class ContextAxis(Axis):
             "cp-states",
             "a scan runs over whole sequences: its heads and groups are split over tp and cp "
             "together",
-            _cp_cuts_states,
+            lambda case: (
+                (case.s.cp > 1)
+                & (
+                    case.cuts(
+                        (r.num_heads for r in case.model.recurrences), case.head_degree * case.s.cp
+                    )
+                    | case.cuts(
+                        (r.num_groups for r in case.model.recurrences),
+                        case.head_degree * case.s.cp,
+                        may_share=True,
+                    )
+                )
+            ),
             "{inner_heads} heads and {state_groups} groups of a recurrence do not divide by tp "
             "{tp} x cp {cp}",
             ("cp", "tp"),
@@ -167,7 +166,10 @@ class ContextAxis(Axis):
             "ulysses-without-cp",
             "with cp 1, or without attention, both kinds of context parallelism are the same; ring "
             "stands for it",
-            _has_one_kind,
+            lambda case: (
+                ((case.s.cp == 1) | (not case.attentions))
+                & (case.plan_options.context_kind is not ContextKind.RING)
+            ),
             "Ulysses with cp {cp} changes nothing",
             (),
             "context_kind=ring",
@@ -191,17 +193,6 @@ class ContextAxis(Axis):
         return plan_options.context_kind is ContextKind.RING and is_step
 
 
-def _cuts_batch(case: Case) -> BoolArray:
-    unit = case.s.dp * case.s.micro_batch_size
-    found: BoolArray = (case.batch_size % unit != 0) & (unit <= case.batch_size)
-    return found & isinstance(case.workload, Training)
-
-
-def _shards_nothing(case: Case) -> BoolArray:
-    is_whole: BoolArray = (case.s.dp > 1) & (case.s.dp_shard * case.s.cp == 1)
-    return is_whole & (case.plan_options.zero_stage > 0)
-
-
 class DataAxis(Axis):
     """Data parallelism: sequences are split; weights are replicated or sharded (ZeRO, FSDP).
 
@@ -223,14 +214,22 @@ class DataAxis(Axis):
             "dp-even",
             "every data-parallel rank trains on as many whole micro-batches: frameworks start "
             "nothing else",
-            _cuts_batch,
+            lambda case: (
+                isinstance(case.workload, Training)
+                & (case.batch_size % (case.s.dp * case.s.micro_batch_size) != 0)
+                & (case.s.dp * case.s.micro_batch_size <= case.batch_size)
+            ),
             "{batch} sequences are not divisible by dp {dp} x micro-batch {micro_batch_size}",
             ("micro_batch_size", "dp_shard", "dp_replicate"),
         ),
         Rule(
             "zero-without-shards",
             "with one shard of each replica all ZeRO stages are the same; stage 0 stands for them",
-            _shards_nothing,
+            lambda case: (
+                (case.s.dp > 1)
+                & (case.s.dp_shard * case.s.cp == 1)
+                & (case.plan_options.zero_stage > 0)
+            ),
             "ZeRO {zero_stage} over dp_shard {dp_shard} and cp {cp} shards nothing",
             ("dp_shard",),
             "zero_stage=0",
@@ -245,22 +244,6 @@ class DataAxis(Axis):
 def _experts(case: Case) -> tuple[ExpertSpec, ...]:
     kinds = (kind.experts for kind in case.model.layer_kinds)
     return tuple(dict.fromkeys(experts for experts in kinds if experts is not None))
-
-
-def _does_not_regroup(case: Case) -> BoolArray:
-    copies = case.s.dp_shard if case.plan_options.zero_stage else case.s.dp
-    found: BoolArray = copies * case.s.cp * case.s.tp % (case.s.ep * case.s.etp) != 0
-    return found
-
-
-def _etp_cuts_columns(case: Case) -> BoolArray:
-    return any_of((e.ffn_size % case.s.etp != 0 for e in _experts(case)), case)
-
-
-def _pairs_in_vain(case: Case) -> BoolArray:
-    has_no_pairs = case.plan_options.schedule is ScheduleKind.GPIPE
-    found: BoolArray = (case.s.ep == 1) | has_no_pairs
-    return found & case.plan_options.overlap_expert_parallel
 
 
 class ExpertAxis(Axis):
@@ -284,7 +267,7 @@ class ExpertAxis(Axis):
         Rule(
             "ep-experts",
             "each rank of ep holds the same number of experts",
-            lambda case: any_of((e.num_experts % case.s.ep != 0 for e in _experts(case)), case),
+            lambda case: case.cuts((e.num_experts for e in _experts(case)), case.s.ep),
             "{num_experts} experts are not divisible by ep {ep}",
             ("ep",),
         ),
@@ -292,7 +275,13 @@ class ExpertAxis(Axis):
             "ep-devices",
             "experts use the devices of dp, cp and tp again, so ep x etp divides their product "
             "(of the shards only, where ZeRO keeps replicas apart)",
-            _does_not_regroup,
+            lambda case: (
+                (case.s.dp_shard if case.plan_options.zero_stage else case.s.dp)
+                * case.s.cp
+                * case.s.tp
+                % (case.s.ep * case.s.etp)
+                != 0
+            ),
             "ep {ep} x etp {etp} does not divide dp {dp} (dp_shard {dp_shard}) x cp {cp} x tp {tp}",
             ("ep", "etp"),
         ),
@@ -300,7 +289,10 @@ class ExpertAxis(Axis):
             "ep-overlap",
             "communication of experts hides behind the opposite pass of another micro-batch: with "
             "ep, and where forward and backward passes alternate",
-            _pairs_in_vain,
+            lambda case: (
+                case.plan_options.overlap_expert_parallel
+                & ((case.s.ep == 1) | (case.plan_options.schedule is ScheduleKind.GPIPE))
+            ),
             "communication of experts overlapped with ep {ep} under schedule {schedule}",
             (),
             "overlap_expert_parallel=false",
@@ -324,7 +316,7 @@ class ExpertTensorAxis(Axis):
         Rule(
             "etp-width",
             "each rank of etp holds as many columns of an expert",
-            _etp_cuts_columns,
+            lambda case: case.cuts((e.ffn_size for e in _experts(case)), case.s.etp),
             "expert width {expert_ffn} is not divisible by etp {etp}",
             ("etp",),
         ),
@@ -351,49 +343,6 @@ class ExpertDataAxis(Axis):
         return "routed_tokens" if is_routed(tensor) else None
 
 
-def _empties_chunks(case: Case) -> BoolArray:
-    return ~case.rows_dealt(is_dealt)
-
-
-def _counts_edges_in_vain(case: Case) -> BoolArray:
-    counts = case.plan_options.embedding_layers + case.plan_options.head_layers > 0
-    found: BoolArray = (case.s.pp == 1) & counts
-    return found
-
-
-def _misses_layers(case: Case) -> BoolArray:
-    stated = case.plan_options.stage_layers
-    if not stated:
-        return case.no_rows
-    counts = case.plan_options.embedding_layers + case.plan_options.head_layers > 0
-    found: BoolArray = case.s.pp * case.s.num_virtual_stages != len(stated)
-    return found | (counts or sum(stated) != case.model.num_layers)
-
-
-def _breaks_rounds(case: Case) -> BoolArray:
-    interleaves = (case.s.num_virtual_stages > 1) & (case.s.pp > 1)
-    found: BoolArray = interleaves & (case.num_micro_batches % case.s.pp != 0)
-    return found
-
-
-def _mismatches_schedule(case: Case) -> BoolArray:
-    interleaved = case.plan_options.schedule is ScheduleKind.INTERLEAVED
-    found: BoolArray = (case.s.num_virtual_stages > 1) != (case.all_rows & interleaved)
-    return found
-
-
-def _has_no_pipeline(case: Case) -> BoolArray:
-    plain = case.plan_options.schedule is ScheduleKind.ONE_F_ONE_B
-    found: BoolArray = (case.s.pp == 1) & ((case.s.num_virtual_stages > 1) | (not plain))
-    return found
-
-
-def _splits_vocabulary_in_vain(case: Case) -> BoolArray:
-    is_plain = case.plan_options.schedule is ScheduleKind.ONE_F_ONE_B
-    found: BoolArray = (case.s.pp == 1) | (not is_plain)
-    return found & case.plan_options.vocabulary_parallel
-
-
 class PipelineAxis(Axis):
     """Pipeline parallelism: layers are split into stages, and optionally the vocabulary.
 
@@ -407,7 +356,7 @@ class PipelineAxis(Axis):
             "pp-layers",
             "each stage holds a layer, and each of its chunks too: only the first chunk of an "
             "interleaved pipeline may be the embedding alone, the last one the head",
-            _empties_chunks,
+            lambda case: ~case.rows_dealt(is_dealt),
             "pp {pp} x {num_virtual_stages} chunks are too many for {num_layers} layers (embedding "
             "counted as {embedding_layers}, head as {head_layers})",
             ("num_virtual_stages", "pp"),
@@ -416,7 +365,14 @@ class PipelineAxis(Axis):
             "pp-stage-layers",
             "layers that are stated for each stage (each chunk of interleaved ones) are those of "
             "the model, and neither embedding nor head counts as more of them",
-            _misses_layers,
+            lambda case: (
+                bool(case.plan_options.stage_layers)
+                & (
+                    (case.s.pp * case.s.num_virtual_stages != len(case.plan_options.stage_layers))
+                    | case.plan_options.counts_edges
+                    | (sum(case.plan_options.stage_layers) != case.model.num_layers)
+                )
+            ),
             "stages of {stage_layers} layers with pp {pp} x {num_virtual_stages} and {num_layers} "
             "layers, embedding counted as {embedding_layers}, head as {head_layers}",
             (),
@@ -425,14 +381,21 @@ class PipelineAxis(Axis):
         Rule(
             "pp-micro-batches",
             "interleaving runs micro-batches in rounds of pp",
-            _breaks_rounds,
+            lambda case: (
+                (case.s.num_virtual_stages > 1)
+                & (case.s.pp > 1)
+                & (case.num_micro_batches % case.s.pp != 0)
+            ),
             "{num_micro_batches} micro-batches are not divisible by pp {pp} under interleaving",
             ("micro_batch_size", "pp", "num_virtual_stages"),
         ),
         Rule(
             "pp-schedule",
             "several chunks for each device and the interleaved schedule belong together",
-            _mismatches_schedule,
+            lambda case: (
+                (case.s.num_virtual_stages > 1)
+                != (case.plan_options.schedule is ScheduleKind.INTERLEAVED)
+            ),
             "{num_virtual_stages} virtual stages under schedule {schedule}",
             ("num_virtual_stages",),
             "schedule=interleaved",
@@ -440,7 +403,9 @@ class PipelineAxis(Axis):
         Rule(
             "schedule-without-pp",
             "with pp 1 all schedules are the same; 1f1b with one chunk stands for them",
-            _has_no_pipeline,
+            lambda case: (
+                (case.s.pp == 1) & ((case.s.num_virtual_stages > 1) | (not case.is_plain_schedule))
+            ),
             "schedule {schedule} with {num_virtual_stages} virtual stages and pp 1",
             ("pp",),
             "schedule=1f1b",
@@ -448,7 +413,10 @@ class PipelineAxis(Axis):
         Rule(
             "vocabulary-parallel-schedule",
             "vocabulary parallelism splits embedding and logits over the stages of plain 1F1B",
-            lambda case: case.all_rows & _splits_vocabulary_in_vain(case),
+            lambda case: (
+                ((case.s.pp == 1) | (not case.is_plain_schedule))
+                & case.plan_options.vocabulary_parallel
+            ),
             "vocabulary parallelism with pp {pp} under schedule {schedule}",
             ("pp",),
             "vocabulary_parallel=false",
@@ -456,7 +424,7 @@ class PipelineAxis(Axis):
         Rule(
             "edge-layers-without-pp",
             "with pp 1 no layers are dealt, whatever embedding and head count for",
-            _counts_edges_in_vain,
+            lambda case: (case.s.pp == 1) & case.plan_options.counts_edges,
             "embedding counted as {embedding_layers} layers, head as {head_layers}, with pp 1",
             ("pp",),
             "embedding_layers=0 head_layers=0",
@@ -501,25 +469,11 @@ def may_stream_inputs(
     return legal
 
 
-def _cuts_scans(case: Case) -> BoolArray:
-    return (case.s.tatp > 1) & bool(case.model.recurrences)
-
-
-def _leaves_few_rows(case: Case) -> BoolArray:
-    rows = case.s.micro_batch_size * case.sequence_length / (case.s.cp * case.s.tatp)
-    return (rows < case.tile_rows) & (case.s.tatp > 1) & case.has_long_rows
-
-
 def _leaves_few_columns(case: Case) -> BoolArray:
     degree = case.s.tp * case.s.tatp
     masks = [ceil_div(size, degree) < case.tile_columns for size in case.dense_ffn_sizes]
     masks.append(ceil_div(case.model.hidden_size, case.s.tatp) < case.tile_columns)
     return any_of(masks, case) & (case.s.tatp > 1)
-
-
-def _has_no_block(case: Case) -> BoolArray:
-    is_block = (case.s.tp > 1) & (case.s.tatp > 1) & case.plan_options.sequence_parallel
-    return ~is_block & (case.plan_options.streamed is Streamed.BOTH)
 
 
 class StreamAxis(Axis):
@@ -536,14 +490,21 @@ class StreamAxis(Axis):
         Rule(
             "tatp-states",
             "a scan runs over whole sequences, which tatp splits",
-            _cuts_scans,
+            lambda case: (case.s.tatp > 1) & bool(case.model.recurrences),
             "recurrent layers do not stream: tatp {tatp}",
             ("tatp",),
         ),
         Rule(
             "tatp-rows",
             "the tokens of a rank fill at least one tile of the matrix unit in each round",
-            _leaves_few_rows,
+            lambda case: (
+                (case.s.tatp > 1)
+                & case.has_long_rows
+                & (
+                    case.s.micro_batch_size * case.sequence_length / (case.s.cp * case.s.tatp)
+                    < case.tile_rows
+                )
+            ),
             "{micro_batch_size} x {sequence} tokens over cp {cp} x tatp {tatp} are fewer than "
             "{tile_rows} rows",
             ("tatp", "micro_batch_size"),
@@ -559,7 +520,10 @@ class StreamAxis(Axis):
         Rule(
             "tatp-both",
             "both tensors stream on blocks of tp x tatp devices, with sequence parallelism over tp",
-            _has_no_block,
+            lambda case: (
+                (case.plan_options.streamed is Streamed.BOTH)
+                & ~((case.s.tp > 1) & (case.s.tatp > 1) & case.plan_options.sequence_parallel)
+            ),
             "both tensors stream on a block of two sides, not on tp {tp} x tatp {tatp}, and only "
             "with sequence parallelism",
             (),
@@ -597,32 +561,6 @@ class StreamAxis(Axis):
         return kind is not CollectiveKind.ALL_REDUCE
 
 
-def _tp_cuts_kv_heads(case: Case) -> BoolArray:
-    degree = case.head_degree
-    masks = (
-        (a.num_kv_heads % degree != 0) & (degree % a.num_kv_heads != 0) for a in case.attentions
-    )
-    return any_of(masks, case)
-
-
-def _tp_cuts_states(case: Case) -> BoolArray:
-    degree = case.head_degree
-    masks = [r.num_heads % degree != 0 for r in case.model.recurrences]
-    masks += [(r.num_groups % degree != 0) & (r.num_groups > 1) for r in case.model.recurrences]
-    return any_of(masks, case)
-
-
-def _tp_cuts_columns(case: Case) -> BoolArray:
-    return any_of((size % case.head_degree != 0 for size in case.dense_ffn_sizes), case)
-
-
-def _tp_cuts_sequence(case: Case) -> BoolArray:
-    if not (case.plan_options.sequence_parallel and case.has_long_rows):
-        return case.no_rows
-    found: BoolArray = (case.sequence_length % (case.s.cp * case.s.tp) != 0) & (case.s.tp > 1)
-    return found
-
-
 def _lacks_modules(case: Case) -> BoolArray:
     modules = case.plan_options.recompute_modules
     experts = _experts(case)
@@ -650,16 +588,16 @@ class TensorAxis(Axis):
         Rule(
             "tp-heads",
             "each rank of tp works on whole query heads, so tp divides the number of heads",
-            lambda case: any_of(
-                (a.num_heads % case.head_degree != 0 for a in case.attentions), case
-            ),
+            lambda case: case.cuts((a.num_heads for a in case.attentions), case.head_degree),
             "{heads} heads are not divisible by tp {tp}",
             ("tp",),
         ),
         Rule(
             "tp-kv-heads",
             "key and value heads are split evenly, or each is held whole by as many ranks",
-            _tp_cuts_kv_heads,
+            lambda case: case.cuts(
+                (a.num_kv_heads for a in case.attentions), case.head_degree, may_share=True
+            ),
             "{kv_heads} key and value heads and tp {tp}: neither divides the other",
             ("tp",),
         ),
@@ -667,7 +605,13 @@ class TensorAxis(Axis):
             "tp-states",
             "each rank of tp works on whole heads and groups of a recurrence; a single group is "
             "held by every rank",
-            _tp_cuts_states,
+            lambda case: (
+                case.cuts((r.num_heads for r in case.model.recurrences), case.head_degree)
+                | case.cuts(
+                    (r.num_groups for r in case.model.recurrences if r.num_groups > 1),
+                    case.head_degree,
+                )
+            ),
             "{inner_heads} heads and {state_groups} groups of a recurrence are not divisible by "
             "tp {tp}",
             ("tp",),
@@ -675,7 +619,7 @@ class TensorAxis(Axis):
         Rule(
             "tp-width",
             "each rank of tp holds as many columns of the feed-forward network",
-            _tp_cuts_columns,
+            lambda case: case.cuts(case.dense_ffn_sizes, case.head_degree),
             "inner width {ffn} is not divisible by tp {tp}",
             ("tp",),
         ),
@@ -709,7 +653,11 @@ class TensorAxis(Axis):
         Rule(
             "sp-sequence",
             "sequence parallelism gives each rank of tp an equal part of the sequence",
-            _tp_cuts_sequence,
+            lambda case: (
+                (case.s.tp > 1)
+                & (case.plan_options.sequence_parallel and case.has_long_rows)
+                & (case.sequence_length % (case.s.cp * case.s.tp) != 0)
+            ),
             "sequence {sequence} is not divisible by cp {cp} x tp {tp}",
             ("tp", "cp"),
             "sequence_parallel=false",

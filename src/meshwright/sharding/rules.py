@@ -11,6 +11,7 @@ from meshwright.base.arrays import BoolArray, FloatArray, IntArray, ceil_div, gr
 from meshwright.sharding.dealing import chunk_lengths
 from meshwright.sharding.strategy import (
     PlanOptions,
+    ScheduleKind,
     StrategyColumns,
     Streamed,
     lengths_text,
@@ -59,6 +60,24 @@ class Case:
     def attentions(self) -> tuple[AttentionSpec, ...]:
         """The distinct attentions of the model."""
         return self.model.attentions
+
+    @property
+    def is_plain_schedule(self) -> bool:
+        """Whether pipelines run 1F1B with whole backward passes."""
+        return self.plan_options.schedule is ScheduleKind.ONE_F_ONE_B
+
+    def cuts(
+        self, sizes: Iterable[int], degree: FloatArray, *, may_share: bool = False
+    ) -> BoolArray:
+        """Return the rows in which a degree divides one of some sizes unevenly.
+
+        Parameters
+        ----------
+        may_share
+            Whether equally many ranks may hold the same part.
+        """
+        masks = ((size % degree != 0) & ((degree % size != 0) | (not may_share)) for size in sizes)
+        return any_of(masks, self)
 
     @property
     def dense_ffn_sizes(self) -> tuple[int, ...]:

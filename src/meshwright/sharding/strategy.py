@@ -101,6 +101,11 @@ class PlanOptions(Brief):
         return self.zero_stage >= 3 and not self.reshard_after_forward
 
     @property
+    def counts_edges(self) -> bool:
+        """Whether the embedding or the head counts as layers."""
+        return self.embedding_layers + self.head_layers > 0
+
+    @property
     def recomputes_some(self) -> bool:
         """Whether full recomputation covers some layers and leaves others."""
         return self.recompute is Recompute.FULL and self.recompute_layers > 0
