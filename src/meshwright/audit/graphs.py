@@ -79,7 +79,6 @@ law = LAWS.law
 
 @law("passes of all replicas are those that were asked for")
 def passes_are_made(facts: GraphFacts) -> Inequality:
-    """Return both counts."""
     return Inequality(float(facts.asked_passes), float(facts.num_passes * facts.dp), "1")
 
 
@@ -91,14 +90,12 @@ def repetitions_are_held(facts: GraphFacts) -> Inequality:
 
 @law("no more devices are used than there are")
 def devices_are_there(facts: GraphFacts) -> Inequality:
-    """Return both counts."""
     used = float(facts.tp * facts.pp * facts.dp)
     return Inequality(used, float(facts.system.num_devices), "1")
 
 
 @law("products of a step take their FLOPs at the peak of all devices")
 def work_is_done(facts: GraphFacts) -> Inequality:
-    """Return both counts."""
     flops = sum(kernel.flops for kernel in facts.kernels) * facts.repeats * facts.asked_passes
     used = facts.tp * facts.pp * facts.dp
     return Inequality(flops / (used * facts.peak_flops_per_s), facts.step_s, "s")
@@ -145,13 +142,11 @@ def weights_lie_somewhere(facts: GraphFacts) -> Inequality:
 
 @law("the fullest device holds what it is filled with")
 def device_holds(facts: GraphFacts) -> Inequality:
-    """Return both counts."""
     return Inequality(facts.held_bytes, facts.usable_bytes, "B")
 
 
 @law("gradients pass the links of a device within their part of the step")
 def gradients_are_summed(facts: GraphFacts) -> Inequality | None:
-    """Return both counts."""
     preset, rate = facts.optimizer, link_bytes_per_s(facts.system)
     if preset is None or facts.dp == 1 or not rate or preset.row_state_bytes is not None:
         return None
@@ -163,7 +158,6 @@ def gradients_are_summed(facts: GraphFacts) -> Inequality | None:
 
 @law("the update reads and writes the optimizer state of a device")
 def state_is_updated(facts: GraphFacts) -> Inequality | None:
-    """Return both counts."""
     preset = facts.optimizer
     if preset is None or preset.row_state_bytes is not None:
         return None
@@ -174,7 +168,6 @@ def state_is_updated(facts: GraphFacts) -> Inequality | None:
 
 @law("the bound of the search is no slower than what it found")
 def bound_is_below(facts: GraphFacts) -> Inequality:
-    """Return both counts."""
     return Inequality(facts.lower_bound_s, facts.step_s, "s")
 
 
@@ -234,15 +227,11 @@ class FusionFacts(Facts):
 fused = OF_FUSIONS.law
 
 
-@fused("the parts of the time sum to it")
-def fusion_is_whole(facts: FusionFacts) -> Inequality:
-    """Return both counts."""
-    return equal(sum(facts.parts_s.values()), facts.time_s, "s")
+OF_FUSIONS.add_sum("fusion_is_whole", "time", "parts_s", "time_s", "s")
 
 
 @fused("products take their FLOPs at the peak of the chips")
 def chips_work(facts: FusionFacts) -> Inequality:
-    """Return both counts."""
     least_s = sum(part.flops for part in facts.parts) / (facts.tp * facts.flops_per_s)
     return Inequality(least_s, facts.time_s, "s")
 
@@ -277,7 +266,6 @@ def tensors_pass_dram(facts: FusionFacts) -> Inequality:
 
 @fused("what enters and leaves the graph is moved")
 def ends_are_moved(facts: FusionFacts) -> Inequality | None:
-    """Return both counts."""
     if not facts.moves_ends:
         return None
     moved = sum(part.moved_bytes for part in facts.parts)
@@ -294,7 +282,6 @@ def weights_are_loaded(facts: FusionFacts) -> Inequality:
 
 @fused("a partition fits the SRAM and the cores of the chip")
 def partitions_fit(facts: FusionFacts) -> Inequality:
-    """Return both counts."""
     if (cores := max(part.cores for part in facts.parts)) > facts.num_cores:
         return Inequality(float(cores), float(facts.num_cores), "1")
     return Inequality(max(part.sram_bytes for part in facts.parts), facts.sram_bytes, "B")
@@ -302,14 +289,12 @@ def partitions_fit(facts: FusionFacts) -> Inequality:
 
 @fused("DRAM holds weights, and tensors of all sequences of a micro-batch")
 def dram_holds(facts: FusionFacts) -> Inequality:
-    """Return both counts."""
     weights = facts.weight_bytes * facts.repeats / facts.tp
     return Inequality(weights + facts.micro_batch * facts.held_bytes, facts.dram_bytes, "B")
 
 
 @fused("the bound of the search is no slower than what it found")
 def fusion_bound_is_below(facts: FusionFacts) -> Inequality:
-    """Return both counts."""
     return Inequality(facts.bound_s, facts.time_s, "s")
 
 
@@ -365,7 +350,6 @@ cut = OF_PARTITIONS.law
 
 @cut("stages of all replicas are on devices of their own, and there are as many")
 def stages_have_devices(facts: PartitionFacts) -> Inequality | None:
-    """Return both counts."""
     if not facts.claims_to_fit:
         return None
     used = len(facts.stages) * facts.tensor_degree * facts.replicas
@@ -395,12 +379,7 @@ def layers_lie_somewhere(facts: PartitionFacts) -> Inequality | None:
     return Inequality(params * facts.word_bytes, held, "B")
 
 
-@cut("the parts of the time sum to it")
-def cut_is_whole(facts: PartitionFacts) -> Inequality | None:
-    """Return both counts."""
-    if facts.latency_s is None:
-        return None
-    return equal(sum(facts.time_parts_s.values()), facts.latency_s, "s")
+OF_PARTITIONS.add_sum("cut_is_whole", "time", "time_parts_s", "latency_s", "s")
 
 
 @cut("tokens per second take their FLOPs at the peak of all devices")

@@ -90,6 +90,17 @@ class Laws(Generic[F]):
 
         return add
 
+    def add_sum(self, name: str, what: str, parts: str, whole: str, unit: str) -> None:
+        """Add the law that the parts of a fact sum to it, where it is known."""
+
+        def states(facts: F) -> Inequality | None:
+            total: float | None = getattr(facts, whole)
+            if total is None:
+                return None
+            return equal(sum(getattr(facts, parts).values()), total, unit)
+
+        self.known[name] = Law(name, f"the parts of the {what} sum to it", states)
+
 
 @dataclass(frozen=True)
 class Facts:

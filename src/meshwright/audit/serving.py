@@ -157,27 +157,19 @@ law = LAWS.law
 # ----------------------------------------------------------------------------------------- sums
 
 
-@law("the parts of the time sum to it")
-def time_is_whole(facts: ServingFacts) -> Inequality:
-    """Return both counts."""
-    return equal(sum(facts.time_parts_s.values()), facts.latency_s, "s")
+LAWS.add_sum("time_is_whole", "time", "time_parts_s", "latency_s", "s")
 
 
 @law("no part of the time is below nothing")
 def time_is_positive(facts: ServingFacts) -> Inequality:
-    """Return both counts."""
     return Inequality(0.0, min(facts.time_parts_s.values()), "s")
 
 
-@law("the parts of the memory sum to it")
-def memory_is_whole(facts: ServingFacts) -> Inequality:
-    """Return both counts."""
-    return equal(sum(facts.memory_parts_bytes.values()), facts.memory_bytes, "B")
+LAWS.add_sum("memory_is_whole", "memory", "memory_parts_bytes", "memory_bytes", "B")
 
 
 @law("the degrees multiply to the devices that are used, and there are as many")
 def devices_are_counted(facts: ServingFacts) -> Inequality:
-    """Return both counts."""
     used = facts.degree("tp", "cp", "dp_shard", "dp_replicate", "pp")
     if used != facts.num_devices_used:
         return equal(used, float(facts.num_devices_used), "1")
@@ -204,13 +196,11 @@ def sequences_flow(facts: ServingFacts) -> Inequality | None:
 
 @law("the fullest device holds what it is filled with")
 def device_holds(facts: ServingFacts) -> Inequality:
-    """Return both counts."""
     return Inequality(facts.memory_bytes, facts.memory_capacity_bytes, "B")
 
 
 @law("no more sequences are in flight than their caches have room for")
 def sequences_have_room(facts: ServingFacts) -> Inequality | None:
-    """Return both counts."""
     if facts.decode is None:
         return None
     return Inequality(facts.sequences_in_flight, facts.most_sequences, "1")
@@ -218,7 +208,6 @@ def sequences_have_room(facts: ServingFacts) -> Inequality | None:
 
 @law("weights of a device are at least its share of the parameters")
 def weights_lie_somewhere(facts: ServingFacts) -> Inequality:
-    """Return both counts."""
     layers, word = facts.least_layers, facts.workload.precision.weight_bytes
     dense = facts.work.least(lambda layer: layer.dense_params, layers) / facts.degrees["tp"]
     expert = facts.work.least(lambda layer: layer.expert_params, layers)
@@ -246,7 +235,6 @@ def cache_lies_somewhere(facts: ServingFacts) -> Inequality | None:
 
 @law("a token takes at least the reading of the weights and caches of its pass")
 def weights_are_read(facts: ServingFacts) -> Inequality | None:
-    """Return both counts."""
     if facts.decode is None:
         return None
     caches = facts.cache_bytes(facts.cached_tokens) * facts.degrees["micro_batch_size"]
@@ -258,7 +246,6 @@ def weights_are_read(facts: ServingFacts) -> Inequality | None:
 
 @law("the products of a pass take their FLOPs at the peak of its devices")
 def pass_is_done(facts: ServingFacts) -> Inequality:
-    """Return both counts."""
     sequences = facts.degrees["micro_batch_size"]
     one_s = facts.prompt_s(facts.pass_tokens) if facts.decode is None else facts.token_s
     if facts.has_prompts:
@@ -286,7 +273,6 @@ def tokens_are_done(facts: ServingFacts) -> Inequality:
 
 @law("a first token takes the pass of its prompt")
 def first_token_waits(facts: ServingFacts) -> Inequality | None:
-    """Return both counts."""
     if facts.first_token_s is None or facts.decode is None or not facts.decode.prompt_length:
         return None
     least_s = facts.prompt_s(float(facts.decode.prompt_length)) / facts.degree("tp", "cp")
@@ -295,7 +281,6 @@ def first_token_waits(facts: ServingFacts) -> Inequality | None:
 
 @law("a user has no more tokens per second than the time per token says")
 def users_wait(facts: ServingFacts) -> Inequality:
-    """Return both counts."""
     return equal(facts.tokens_per_s_per_user * facts.latency_s, facts.pass_tokens, "1")
 
 
@@ -304,7 +289,6 @@ def users_wait(facts: ServingFacts) -> Inequality:
 
 @law("sums over tp pass their links within their part of the time")
 def tensors_are_summed(facts: ServingFacts) -> Inequality | None:
-    """Return both counts."""
     rate = link_bytes_per_s(facts.system)
     if facts.degrees["tp"] == 1 or not rate or facts.has_prompts:
         return None
@@ -314,7 +298,6 @@ def tensors_are_summed(facts: ServingFacts) -> Inequality | None:
 
 @law("activations pass all stages within their part of the time")
 def stages_are_joined(facts: ServingFacts) -> Inequality | None:
-    """Return both counts."""
     rate, stages = link_bytes_per_s(facts.system), facts.degrees["pp"]
     if stages == 1 or not rate or facts.has_prompts:
         return None
@@ -349,7 +332,6 @@ def peak_power_is_kept(facts: ServingFacts) -> Inequality | None:
 
 @law("money is devices times rent times time")
 def money_is_rent(facts: ServingFacts) -> Inequality | None:
-    """Return both counts."""
     rent, cost = facts.system.chip.rent_usd_per_hour, facts.cost_usd_per_million_tokens
     if cost is None or rent is None:
         return None
@@ -385,15 +367,13 @@ class DeploymentFacts(Facts):
 between = OF_DEPLOYMENTS.law
 
 
-@between("the parts of the time to the first token sum to it")
-def first_token_is_whole(facts: DeploymentFacts) -> Inequality:
-    """Return both counts."""
-    return equal(sum(facts.first_token_parts_s.values()), facts.first_token_s, "s")
+OF_DEPLOYMENTS.add_sum(
+    "first_token_is_whole", "time to the first token", "first_token_parts_s", "first_token_s", "s"
+)
 
 
 @between("workers are on devices of their own, and there are as many")
 def workers_are_counted(facts: DeploymentFacts) -> Inequality:
-    """Return both counts."""
     used = facts.num_prefill * facts.prefill.num_devices_used
     used += facts.num_decode * facts.decode.num_devices_used
     if used != facts.num_devices_used:
@@ -403,7 +383,6 @@ def workers_are_counted(facts: DeploymentFacts) -> Inequality:
 
 @between("output tokens are requests times their answers")
 def answers_are_whole(facts: DeploymentFacts) -> Inequality:
-    """Return both counts."""
     answers = facts.requests_per_s * facts.workload.answer_length
     return equal(facts.tokens_per_s, answers, "1")
 
@@ -450,7 +429,6 @@ def caches_move(facts: DeploymentFacts) -> Inequality | None:
 
 @between("money is devices times rent times time")
 def workers_are_rented(facts: DeploymentFacts) -> Inequality | None:
-    """Return both counts."""
     rent, cost = facts.system.chip.rent_usd_per_hour, facts.cost_usd_per_million_tokens
     if cost is None or rent is None:
         return None

@@ -317,27 +317,19 @@ law = LAWS.law
 # ----------------------------------------------------------------------------------------- sums
 
 
-@law("the parts of the step sum to it")
-def time_is_whole(facts: TrainingFacts) -> Inequality:
-    """Return both counts."""
-    return equal(sum(facts.time_parts_s.values()), facts.step_time_s, "s")
+LAWS.add_sum("time_is_whole", "step", "time_parts_s", "step_time_s", "s")
 
 
 @law("no part of the step is below nothing")
 def time_is_positive(facts: TrainingFacts) -> Inequality:
-    """Return both counts."""
     return Inequality(0.0, min(facts.time_parts_s.values()), "s")
 
 
-@law("the parts of the memory sum to it")
-def memory_is_whole(facts: TrainingFacts) -> Inequality:
-    """Return both counts."""
-    return equal(sum(facts.memory_parts_bytes.values()), facts.memory_bytes, "B")
+LAWS.add_sum("memory_is_whole", "memory", "memory_parts_bytes", "memory_bytes", "B")
 
 
 @law("the interval of the step begins before the step and ends after it")
 def interval_holds_step(facts: TrainingFacts) -> Inequality | None:
-    """Return both counts."""
     if facts.interval_s is None:
         return None
     low_s, high_s = facts.interval_s
@@ -347,26 +339,22 @@ def interval_holds_step(facts: TrainingFacts) -> Inequality | None:
 
 @law("tokens per second times the step are the tokens of the step")
 def tokens_are_made(facts: TrainingFacts) -> Inequality:
-    """Return both counts."""
     return equal(facts.tokens_per_s * facts.step_time_s, facts.workload.tokens_per_step, "1")
 
 
 @law("micro-batches of all replicas hold the batch")
 def batch_is_whole(facts: TrainingFacts) -> Inequality:
-    """Return both counts."""
     held = facts.num_micro_batches * facts.sequences * facts.degree("dp_shard", "dp_replicate")
     return Inequality(float(facts.workload.global_batch_size), held, "1")
 
 
 @law("the degrees multiply to the devices that are used and the ranks that share them")
 def devices_are_counted(facts: TrainingFacts) -> Inequality:
-    """Return both counts."""
     return equal(facts.degree(*DEVICE_AXES), float(facts.num_devices_used + facts.num_hosted), "1")
 
 
 @law("no more devices are used than there are")
 def devices_are_there(facts: TrainingFacts) -> Inequality:
-    """Return both counts."""
     return Inequality(float(facts.num_devices_used), float(facts.system.num_devices), "1")
 
 
@@ -375,7 +363,6 @@ def devices_are_there(facts: TrainingFacts) -> Inequality:
 
 @law("the fullest device holds what it is filled with")
 def device_holds(facts: TrainingFacts) -> Inequality | None:
-    """Return both counts."""
     if not facts.claims_to_fit:
         return None
     return Inequality(facts.memory_bytes, facts.system.chip.main_memory.capacity_bytes, "B")
@@ -383,7 +370,6 @@ def device_holds(facts: TrainingFacts) -> Inequality | None:
 
 @law("the host of a device holds what is offloaded")
 def host_holds(facts: TrainingFacts) -> Inequality | None:
-    """Return both counts."""
     if not facts.claims_to_fit or facts.system.host is None:
         return None
     return Inequality(facts.host_bytes_per_device, facts.system.host.capacity_bytes, "B")
@@ -406,19 +392,16 @@ def _held(
 
 @law("weights of a device and its host are at least its share of the parameters")
 def weights_lie_somewhere(facts: TrainingFacts) -> Inequality:
-    """Return both counts."""
     return _held(facts, "weights", 3, facts.workload.optimizer.weight_bytes_per_param)
 
 
 @law("gradients of a device and its host are at least its share of the parameters")
 def gradients_lie_somewhere(facts: TrainingFacts) -> Inequality:
-    """Return both counts."""
     return _held(facts, "gradients", 2, facts.workload.optimizer.gradient_bytes_per_param)
 
 
 @law("optimizer state of a device and its host is at least its share of the parameters")
 def state_lies_somewhere(facts: TrainingFacts) -> Inequality:
-    """Return both counts."""
     optimizer = facts.workload.optimizer
     return _held(facts, "optimizer", 1, optimizer.state_bytes_per_param,
                  with_tables=optimizer.row_state_bytes is None)  # fmt: skip
@@ -426,7 +409,6 @@ def state_lies_somewhere(facts: TrainingFacts) -> Inequality:
 
 @law("a host holds at least the weights, gradients and state that are offloaded to it")
 def host_has_its_share(facts: TrainingFacts) -> Inequality:
-    """Return both counts."""
     optimizer = facts.workload.optimizer
     kinds = (
         ("weights", 3, optimizer.weight_bytes_per_param),
@@ -459,7 +441,6 @@ def gathered_weights_stay(facts: TrainingFacts) -> Inequality | None:
 
 @law("activations on a device and its host are at least one input of each layer in flight")
 def inputs_are_kept(facts: TrainingFacts) -> Inequality:
-    """Return both counts."""
     layers = facts.least_layers(facts.fullest_stage)
     if facts.choices["recompute"] == "full":
         layers = -(-layers // float(facts.choices["recompute_run"]))
@@ -488,7 +469,6 @@ def product_inputs_are_kept(facts: TrainingFacts) -> Inequality | None:
 
 @law("products and attention of the step take their FLOPs at the peak of all devices")
 def work_is_done(facts: TrainingFacts) -> Inequality:
-    """Return both counts."""
     least_s = facts.forward_s * (1.0 + facts.backward_share)
     parts = facts.time_parts_s
     return Inequality(least_s, parts["compute_s"] + parts["tatp_stream_s"], "s")
@@ -496,7 +476,6 @@ def work_is_done(facts: TrainingFacts) -> Inequality:
 
 @law("a layer that is recomputed takes at least half of its forward pass again")
 def recomputation_is_done(facts: TrainingFacts) -> Inequality | None:
-    """Return both counts."""
     if facts.choices["recompute"] != "full" or facts.choices["recompute_layers"]:
         return None
     types = facts.workload.precision
@@ -509,7 +488,6 @@ def recomputation_is_done(facts: TrainingFacts) -> Inequality | None:
 
 @law("weights are read from memory in both passes of each micro-batch")
 def weights_are_read(facts: TrainingFacts) -> Inequality:
-    """Return both counts."""
     least_s = facts.num_micro_batches * facts.passes_bytes / memory_bytes_per_s(facts.system)
     if facts.backward_share < 1.0:
         least_s *= 0.5
@@ -518,7 +496,6 @@ def weights_are_read(facts: TrainingFacts) -> Inequality:
 
 @law("utilization is that of the model FLOPs, and at most 1")
 def utilization_is_true(facts: TrainingFacts) -> Inequality:
-    """Return both counts."""
     peak = facts.system.chip.product_flops_per_s(facts.workload.precision.matmul)
     if peak is None or facts.workload.optimizer.freezes_weights:
         return Inequality(facts.mfu, 1.0, "1")
@@ -531,7 +508,6 @@ def utilization_is_true(facts: TrainingFacts) -> Inequality:
 
 @law("FLOPs that are executed are at least those of the model")
 def recomputation_counts(facts: TrainingFacts) -> Inequality:
-    """Return both counts."""
     return Inequality(facts.mfu, facts.hfu, "1")
 
 
@@ -555,7 +531,6 @@ def pipeline_fills(facts: TrainingFacts) -> Inequality | None:
 
 @law("the update reads and writes the optimizer state of a device")
 def state_is_updated(facts: TrainingFacts) -> Inequality | None:
-    """Return both counts."""
     optimizer = facts.workload.optimizer
     if facts.offloads("optimizer") or optimizer.row_state_bytes is not None:
         return None
@@ -596,7 +571,6 @@ def host_updates_state(facts: TrainingFacts) -> Inequality | None:
 
 @law("all that a device sends in a step passes its links within the step")
 def links_carry_step(facts: TrainingFacts) -> Inequality:
-    """Return both counts."""
     others = Crossing(facts.expert_parallel + facts.pipeline_bytes, 0.0)
     sent = facts.data_parallel + facts.tensor_parallel + others
     return Inequality(sent.least_s(facts.system), facts.step_time_s, "s")
@@ -604,7 +578,6 @@ def links_carry_step(facts: TrainingFacts) -> Inequality:
 
 @law("gradients and parameters that do not overlap pass within their part of the step")
 def replicas_are_synchronised(facts: TrainingFacts) -> Inequality | None:
-    """Return both counts."""
     if facts.choices["overlap_data_parallel"]:
         return None
     return Inequality(
@@ -614,7 +587,6 @@ def replicas_are_synchronised(facts: TrainingFacts) -> Inequality | None:
 
 @law("sums over tp that do not overlap pass within their part of the step")
 def tensors_are_summed(facts: TrainingFacts) -> Inequality | None:
-    """Return both counts."""
     if facts.choices["overlap_tensor_parallel"]:
         return None
     return Inequality(
@@ -624,7 +596,6 @@ def tensors_are_summed(facts: TrainingFacts) -> Inequality | None:
 
 @law("tokens that go to experts and do not overlap pass within their part of the step")
 def tokens_reach_experts(facts: TrainingFacts) -> Inequality | None:
-    """Return both counts."""
     if facts.choices["overlap_expert_parallel"]:
         return None
     sent = Crossing(facts.expert_parallel, 0.0)
@@ -633,7 +604,6 @@ def tokens_reach_experts(facts: TrainingFacts) -> Inequality | None:
 
 @law("activations pass between the stages of a plain pipeline within their part of the step")
 def stages_are_joined(facts: TrainingFacts) -> Inequality | None:
-    """Return both counts."""
     if facts.choices["schedule"] == "interleaved" or facts.degrees["tatp"] > 1:
         return None
     sent = Crossing(facts.pipeline_bytes, 0.0)
@@ -643,17 +613,11 @@ def stages_are_joined(facts: TrainingFacts) -> Inequality | None:
 # ----------------------------------------------------------------------------- energy and money
 
 
-@law("the parts of the energy sum to it")
-def energy_is_whole(facts: TrainingFacts) -> Inequality | None:
-    """Return both counts."""
-    if facts.energy_j is None:
-        return None
-    return equal(sum(facts.energy_parts_j.values()), facts.energy_j, "J")
+LAWS.add_sum("energy_is_whole", "energy", "energy_parts_j", "energy_j", "J")
 
 
 @law("devices draw at least their idle power")
 def idle_power_is_drawn(facts: TrainingFacts) -> Inequality | None:
-    """Return both counts."""
     idle_w = facts.system.chip.idle_power_w
     if facts.energy_j is None or idle_w is None:
         return None
@@ -673,7 +637,6 @@ def peak_power_is_kept(facts: TrainingFacts) -> Inequality | None:
 
 @law("money is devices times rent times time")
 def money_is_rent(facts: TrainingFacts) -> Inequality | None:
-    """Return both counts."""
     rent = facts.system.chip.rent_usd_per_hour
     if facts.cost_usd is None or rent is None:
         return None
