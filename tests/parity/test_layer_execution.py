@@ -19,11 +19,10 @@ from meshwright.sharding.algebra import FLAT, Move, ShardedOperand, Sharding, ma
 from meshwright.sharding.axes import activation_sharding, arbiter, matrices
 from meshwright.sharding.axes import weight_sharding as derived_weight_home
 from meshwright.sharding.derivation import (
-    attention_layout,
+    core_layout,
     derive_calls,
     elementwise_input,
-    scan_layout,
-    traveling_axes,
+    traveling,
 )
 from meshwright.sharding.strategy import ContextKind, PlanOptions, Streamed
 from meshwright.spec.collective import CollectiveKind as Kind
@@ -442,22 +441,25 @@ class Layer:
     def attend(self, op):
         self.cores = {}
         for tensor in op.inputs:
-            want = attention_layout(tensor, self.plan_options)
+            want = core_layout(op, tensor, self.plan_options)
             held = self.on.bring(self.resting(tensor), want, tensor.name, is_forward=True)
             self.cores[tensor.name] = held
         made = []
-        gathered = [self.sent_round(t, is_forward=True) for t in op.inputs[1:]]
-        layout = self.on.active(attention_layout(op.output, self.plan_options))
+        gathered = [self.sent_round(op, t, is_forward=True) for t in op.inputs[1:]]
+        layout = self.on.active(core_layout(op, op.output, self.plan_options))
         for rank in range(len(self.on.ranks)):
             q, k, v = self.local_heads(op, gathered, rank)
             y = np.einsum("hts,shd->thd", self.scores(q, k), v)
             made.append(y.reshape(self.local_shape(op.output.dims, layout)))
         self.values[op.output.name] = Held(op.output.dims, layout, made)
 
-    def sent_round(self, tensor, *, is_forward):
-        travels = traveling_axes(tensor, self.plan_options)
-        active = [axis for axis in travels if axis in self.on.names]
-        moves = [Move(Kind.ALL_GATHER, axis, "tokens") for axis in active]
+    def travels(self, op, tensor):
+        """Return the moves of keys or values over the axes that are simulated."""
+        moves = next(moves for one, moves in traveling(op, self.plan_options) if one is tensor)
+        return [move for move in moves if move.axis in self.on.names]
+
+    def sent_round(self, op, tensor, *, is_forward):
+        moves = self.travels(op, tensor)
         return self.on.run(self.cores[tensor.name], moves, tensor.name, is_forward=is_forward)
 
     def local_heads(self, op, gathered, rank):
@@ -474,9 +476,9 @@ class Layer:
 
     def attend_back(self, op):
         dy = self.settled(op.output)
-        want = attention_layout(op.output, self.plan_options)
+        want = core_layout(op, op.output, self.plan_options)
         dy = self.on.bring(dy, want, f"{op.output.name}.gradient", is_forward=False)
-        gathered = [self.sent_round(t, is_forward=False) for t in op.inputs[1:]]
+        gathered = [self.sent_round(op, t, is_forward=False) for t in op.inputs[1:]]
         found = [[], [], []]
         for rank in range(len(self.on.ranks)):
             q, k, v = self.local_heads(op, gathered, rank)
@@ -495,8 +497,7 @@ class Layer:
     def leave(self, op, tensor, grads):
         layout = self.cores[tensor.name].layout
         if tensor is not op.inputs[0]:
-            travels = traveling_axes(tensor, self.plan_options)
-            for axis in [a for a in travels if a in self.on.names]:
+            for axis in [move.axis for move in self.travels(op, tensor)]:
                 layout = Sharding(layout.without(axis).split, (*layout.partial, axis))
         made = [g.reshape(self.local_shape(tensor.dims, layout)) for g in grads]
         self.gradients[tensor.name].append(Held(tensor.dims, layout, made))
@@ -572,10 +573,10 @@ class Layer:
         """Read by the queries of a head what all its tokens have written, times its weights."""
         self.cores = {}
         for tensor in op.inputs:
-            want = scan_layout(tensor, self.plan_options)
+            want = core_layout(op, tensor, self.plan_options)
             held = self.on.bring(self.resting(tensor), want, tensor.name, is_forward=True)
             self.cores[tensor.name] = held
-        layout = self.on.active(scan_layout(op.output, self.plan_options))
+        layout = self.on.active(core_layout(op, op.output, self.plan_options))
         made = []
         for rank in range(len(self.on.ranks)):
             q, _, _, _, a, state = self.of_scan(op, rank)
@@ -604,7 +605,7 @@ class Layer:
 
     def scan_back(self, op):
         dy = self.settled(op.output)
-        want = scan_layout(op.output, self.plan_options)
+        want = core_layout(op, op.output, self.plan_options)
         dy = self.on.bring(dy, want, f"{op.output.name}.gradient", is_forward=False)
         found, of_weights = [[] for _ in op.inputs], [[] for _ in op.weights]
         for rank in range(len(self.on.ranks)):

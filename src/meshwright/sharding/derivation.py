@@ -111,7 +111,9 @@ def forward_calls(layer: LayerGraph, plan_options: PlanOptions) -> list[Collecti
     layouts = {layer.input.name: activation_sharding(layer.input, plan_options)}
     for op in layer.ops:
         layouts |= _FORWARD_STEPS[op.kind](op, layouts, ledger)
-    _settle_output(layer, layouts, ledger)
+    last = layer.ops[-1]
+    if last.kind is not OpKind.LOSS:
+        _at_home(last.output, layouts, ledger, f"{last.name}: output")
     return ledger.calls
 
 
@@ -124,13 +126,6 @@ def _at_home(tensor: Tensor, layouts: Layouts, ledger: Ledger, site: str) -> Sha
     have = layouts.get(tensor.name, rest)
     layouts[tensor.name] = ledger.move(tensor, have, reshard(have, rest), site)
     return rest
-
-
-def _settle_output(layer: LayerGraph, layouts: Layouts, ledger: Ledger) -> None:
-    """Bring the result of the last operator to the layout for the next layer."""
-    last = layer.ops[-1]
-    if last.kind is not OpKind.LOSS:
-        _at_home(last.output, layouts, ledger, f"{last.name}: output")
 
 
 def _product_forward(op: Op, layouts: Layouts, ledger: Ledger) -> Layouts:
@@ -219,61 +214,41 @@ def reduce_statistics(op: Op, ledger: Ledger, names: tuple[str, ...]) -> None:
             ledger.move(numbers, rows, steps, f"{op.name}: {name}")
 
 
-def attention_layout(tensor: Tensor, plan_options: PlanOptions) -> Sharding:
-    """Return the sharding in which the attention core reads and writes a tensor.
+def core_layout(op: Op, tensor: Tensor, plan_options: PlanOptions) -> Sharding:
+    """Return the sharding in which an attention core or a scan reads and writes a tensor.
 
-    Ulysses turns the split of the tokens over cp into a split of the heads; else as at rest.
+    Ulysses turns the split of the tokens over cp into a split of the heads, and so does every scan,
+    which runs over whole sequences; else as at rest. Source: Megatron-LM, ``MambaContextParallel``.
     """
     rest = activation_sharding(tensor, plan_options)
-    if plan_options.context_kind is not ContextKind.ULYSSES:
-        return rest
-    return rest.along("cp", tensor.dims[-1])
+    is_turned = op.kind is OpKind.RECURRENCE or plan_options.context_kind is ContextKind.ULYSSES
+    return rest.along("cp", tensor.dims[-1]) if is_turned else rest
 
 
-def traveling_axes(tensor: Tensor, plan_options: PlanOptions) -> tuple[str, ...]:
-    """Return the axes over which keys and values of other ranks are needed: split sequences."""
-    tokens = attention_layout(tensor, plan_options).split.get("tokens", ())
-    return tuple(axis for axis in tokens if axes[axis].splits_sequence)
-
-
-def _attention_forward(op: Op, layouts: Layouts, ledger: Ledger) -> Layouts:
-    """Bring heads together, and send keys and values round where sequences are split.
+def traveling(op: Op, plan_options: PlanOptions) -> list[tuple[Tensor, list[Move]]]:
+    """Return keys and values with the moves that bring those of other ranks of a split sequence.
 
     Scores are a product whose free dims, queries and keys, claim the same axis (case 4): the keys
     are gathered, piece by piece.
     """
-    _, *keys_and_values = op.inputs
+    found = []
+    for tensor in op.inputs[1:] if op.kind is OpKind.ATTENTION else ():
+        tokens = core_layout(op, tensor, plan_options).split.get("tokens", ())
+        split = (axis for axis in tokens if axes[axis].splits_sequence)
+        found.append((tensor, [Move(CollectiveKind.ALL_GATHER, axis, "tokens") for axis in split]))
+    return found
+
+
+def _core_forward(op: Op, layouts: Layouts, ledger: Ledger) -> Layouts:
+    """Bring heads together, and send keys and values round where sequences are split."""
     site = f"{op.name}: input"
     for source in op.inputs:
         rest = _at_home(source, layouts, ledger, site)
-        ledger.move(
-            source, rest, reshard(rest, attention_layout(source, ledger.plan_options)), site
-        )
-    for source in keys_and_values:
-        have = attention_layout(source, ledger.plan_options)
-        steps = [
-            Move(CollectiveKind.ALL_GATHER, axis, "tokens")
-            for axis in traveling_axes(source, ledger.plan_options)
-        ]
+        ledger.move(source, rest, reshard(rest, core_layout(op, source, ledger.plan_options)), site)
+    for source, steps in traveling(op, ledger.plan_options):
+        have = core_layout(op, source, ledger.plan_options)
         ledger.move(source, have, steps, f"{op.name}: keys and values")
-    return {op.output.name: attention_layout(op.output, ledger.plan_options)}
-
-
-def scan_layout(tensor: Tensor, plan_options: PlanOptions) -> Sharding:
-    """Return the sharding of a tensor around a scan: cp splits heads, not sequences.
-
-    Source: Megatron-LM, ``MambaContextParallel``.
-    """
-    return activation_sharding(tensor, plan_options).along("cp", tensor.dims[-1])
-
-
-def _scan_forward(op: Op, layouts: Layouts, ledger: Ledger) -> Layouts:
-    """Bring the tokens of each sequence together, where cp splits them."""
-    site = f"{op.name}: input"
-    for source in op.inputs:
-        rest = _at_home(source, layouts, ledger, site)
-        ledger.move(source, rest, reshard(rest, scan_layout(source, ledger.plan_options)), site)
-    return {op.output.name: scan_layout(op.output, ledger.plan_options)}
+    return {op.output.name: core_layout(op, op.output, ledger.plan_options)}
 
 
 def spread_tokens(tensor: Tensor, plan_options: PlanOptions) -> Sharding:
@@ -317,8 +292,8 @@ _FORWARD_STEPS: dict[OpKind, Callable[[Op, Layouts, Ledger], Layouts]] = {
     OpKind.EMBEDDING: _product_forward,
     OpKind.NORM: _elementwise_forward,
     OpKind.ELEMENTWISE: _elementwise_forward,
-    OpKind.ATTENTION: _attention_forward,
-    OpKind.RECURRENCE: _scan_forward,
+    OpKind.ATTENTION: _core_forward,
+    OpKind.RECURRENCE: _core_forward,
     OpKind.ROUTE: _route_forward,
     OpKind.LOSS: _loss_forward,
 }
@@ -400,22 +375,6 @@ def _product_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
     return found
 
 
-def product_weight_gradients(op: Op, ledger: Ledger) -> list[tuple[Tensor, Sharding]]:
-    """Return each weight matrix of an operator with the layout in which its gradient arises."""
-    left = source_operand(op, ledger.plan_options)
-    return [
-        (
-            weight,
-            matmul(
-                left,
-                as_operand(output, activation_sharding(output, ledger.plan_options)),
-                weight.dims,
-            ).local,
-        )
-        for weight, output in matrices(op)
-    ]
-
-
 def _elementwise_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
     """Return the input gradients of an elementwise operator, each with its open sums.
 
@@ -435,34 +394,21 @@ def _elementwise_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
     return found
 
 
-def _attention_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
-    """Return the gradients of queries, keys and values.
+def _core_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
+    """Return the gradients of the inputs of an attention core or a scan, as it read them.
 
     Keys and values are needed once more, and their gradients travel to where they rest.
     """
     plan_options = ledger.plan_options
     rest = activation_sharding(op.output, plan_options)
-    steps = reshard(rest, attention_layout(op.output, plan_options))
+    steps = reshard(rest, core_layout(op, op.output, plan_options))
     ledger.move(gradient_of(op.output), rest, steps, f"{op.name}: output gradient")
-    query, *keys_and_values = op.inputs
-    found = [(query.name, attention_layout(query, plan_options))]
-    for source in keys_and_values:
-        layout = attention_layout(source, plan_options)
-        traveling = traveling_axes(source, plan_options)
-        again = [Move(CollectiveKind.ALL_GATHER, axis, "tokens") for axis in traveling]
+    found = {source.name: core_layout(op, source, plan_options) for source in op.inputs}
+    for source, again in traveling(op, plan_options):
         site = f"{op.name}: keys and values"
-        whole = ledger.move(source, layout, again, site, is_regather=True)
-        found.append((source.name, Sharding(whole.split, traveling)))
-    return found
-
-
-def _scan_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
-    """Return the gradients of the inputs of a scan, in the layouts in which it read them."""
-    plan_options = ledger.plan_options
-    rest = activation_sharding(op.output, plan_options)
-    steps = reshard(rest, scan_layout(op.output, plan_options))
-    ledger.move(gradient_of(op.output), rest, steps, f"{op.name}: output gradient")
-    return [(source.name, scan_layout(source, plan_options)) for source in op.inputs]
+        whole = ledger.move(source, found[source.name], again, site, is_regather=True)
+        found[source.name] = Sharding(whole.split, tuple(step.axis for step in again))
+    return list(found.items())
 
 
 def _route_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
@@ -486,20 +432,13 @@ def _loss_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
     return [(logits.name, activation_sharding(logits, ledger.plan_options))]
 
 
-def logical_gradient_axes(output: Tensor, plan_options: PlanOptions) -> dict[str, str]:
-    """Return the dim that each axis splits of an output and of its gradient."""
-    layout = activation_sharding(output, plan_options)
-    dims = logical_dims(output)
-    return {axis: dim for dim in dims for axis in layout.split.get(dim, ())}
-
-
 _BACKWARD_STEPS: dict[OpKind, Callable[[Op, Ledger], list[tuple[str, Sharding]]]] = {
     OpKind.MATMUL: _product_backward,
     OpKind.EMBEDDING: _product_backward,
     OpKind.NORM: _elementwise_backward,
     OpKind.ELEMENTWISE: _elementwise_backward,
-    OpKind.ATTENTION: _attention_backward,
-    OpKind.RECURRENCE: _scan_backward,
+    OpKind.ATTENTION: _core_backward,
+    OpKind.RECURRENCE: _core_backward,
     OpKind.ROUTE: _route_backward,
     OpKind.LOSS: _loss_backward,
 }
@@ -520,10 +459,16 @@ def weight_gradients(op: Op, plan_options: PlanOptions) -> list[tuple[Tensor, Sh
     """Return each weight of an operator with the layout in which its gradient arises."""
     found: list[tuple[Tensor, Sharding]] = []
     if op.kind in (OpKind.MATMUL, OpKind.EMBEDDING):
-        found += product_weight_gradients(op, Ledger(plan_options, Phase.WEIGHT_GRADIENT))
+        left = source_operand(op, plan_options)
+        for weight, output in matrices(op):
+            of_output = as_operand(output, activation_sharding(output, plan_options))
+            found.append((weight, matmul(left, of_output, weight.dims).local))
     for weight, output in vectors(op):
-        split_by = logical_gradient_axes(output, plan_options)
-        rest = weight_sharding(weight, plan_options)
+        rest, split = (
+            weight_sharding(weight, plan_options),
+            activation_sharding(output, plan_options),
+        )
+        split_by = [axis for dim in logical_dims(output) for axis in split.split.get(dim, ())]
         open_axes = tuple(axis for axis in split_by if axis not in rest.axes)
         found.append((weight, Sharding(rest.split, open_axes)))
     return found
