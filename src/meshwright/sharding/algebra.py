@@ -143,8 +143,6 @@ class ProductMoves:
     right_moves: list[Move]
     local: Sharding
     """Layout of the output as computed, before pending sums are reduced."""
-    output_moves: list[Move]
-    output: Sharding
 
 
 Side = Literal["left", "right"]
@@ -152,26 +150,18 @@ Arbiter = Callable[[str, str, str], Side]
 """Function that chooses the operand to gather, from the axis and the free dims that claim it."""
 
 
-def gather_left(axis: str, left_dim: str, right_dim: str) -> Side:
-    """Return the left operand always: activations are gathered, weights stay."""
-    return "left"
-
-
 def matmul(
     left: ShardedOperand,
     right: ShardedOperand,
     output_dims: tuple[str, ...],
-    want: Sharding | None = None,
-    arbiter: Arbiter = gather_left,
+    arbiter: Arbiter = lambda axis, left_dim, right_dim: "left",
 ) -> ProductMoves:
     """Apply the four-case rule to ``output = left @ right``, summed over the other shared dims.
 
     Parameters
     ----------
-    want
-        Wanted layout of the output; None leaves sums open and moves nothing.
     arbiter
-        The structural choice of case 4.
+        The structural choice of case 4: activations are gathered and weights stay, unless stated.
     """
     gathered: dict[Side, list[Move]] = {"left": [], "right": []}
     local = Sharding()
@@ -189,10 +179,7 @@ def matmul(
             local = local.along(axis, remaining)
         elif remaining is not None:
             local = Sharding(local.split, (*local.partial, axis))
-    moves = [] if want is None else reshard(local, want)
-    return ProductMoves(
-        gathered["left"], gathered["right"], local, moves, local if want is None else want
-    )
+    return ProductMoves(gathered["left"], gathered["right"], local)
 
 
 def _to_gather(
