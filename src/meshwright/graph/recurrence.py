@@ -51,7 +51,7 @@ def recurrence_sizes(spec: RecurrenceSpec) -> dict[str, int]:
     }
 
 
-def recurrence_ops(spec: RecurrenceSpec, source: Tensor) -> tuple[list[Op], Tensor]:
+def recurrence_ops(spec: RecurrenceSpec, source: Tensor) -> tuple[list[Op], tuple[Tensor]]:
     """Return the operators from the normalised input to the output projection, and its output.
 
     Source: Dao and Gu 2024 (arXiv 2405.21060), section 7.1 and figure 6; Yang et al. 2024
@@ -71,7 +71,7 @@ def recurrence_ops(spec: RecurrenceSpec, source: Tensor) -> tuple[list[Op], Tens
     norm = _gated_norm(spec, scan.output, gate)
     output = Tensor("recurrence.output", ("tokens", "hidden"))
     last = product_op("recurrence.output", norm.output, (output,), RECURRENCE, bias=spec.bias)
-    return [projection, conv, scan, norm, last], output
+    return [projection, conv, scan, norm, last], (output,)
 
 
 def _convolution(spec: RecurrenceSpec, sources: tuple[Tensor, ...]) -> Op:

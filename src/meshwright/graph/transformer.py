@@ -8,7 +8,9 @@ experts. A layer may also be one of the two branches alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.graph.common import (
@@ -58,7 +60,7 @@ def attention_sizes(spec: AttentionSpec) -> dict[str, int]:
 
 def attention_ops(
     spec: AttentionSpec, source: Tensor, *, rotary: bool, dropout: bool, flash_attention: bool
-) -> tuple[list[Op], Tensor]:
+) -> tuple[list[Op], tuple[Tensor]]:
     """Return the operators from the normalised input to the output projection, and its output."""
     if spec.kind == "mla":
         ops, parts = _latent_projections(spec, source)
@@ -71,7 +73,7 @@ def attention_ops(
     output = Tensor("attention.output", ("tokens", "hidden"))
     heads, bias = ops[-1].output, spec.output_bias
     ops.append(product_op("attention.output", heads, (output,), ATTENTION, bias=bias))
-    return ops, output
+    return ops, (output,)
 
 
 _GATE = Tensor("attention.gate", ("tokens", "heads"))
@@ -225,7 +227,7 @@ def feed_forward_ops(
     prefix: str = "",
     rows: str = "tokens",
     experts: tuple[str, ...] = (),
-) -> tuple[list[Op], Tensor]:
+) -> tuple[list[Op], tuple[Tensor]]:
     """Return up (and gate), activation and down of a network, and its output.
 
     ``prefix`` goes before the names of the inner dims, ``experts`` before the dims of the weights,
@@ -238,7 +240,7 @@ def feed_forward_ops(
         product_op(up.name, source, (up,), region, bias=bias, batch=experts),
         activation_op(middle.name, up, middle, gated=gated, region=region),
         product_op(down.name, middle, (down,), region, bias=bias, batch=experts),
-    ], down
+    ], (down,)
 
 
 def expert_sizes(spec: ExpertSpec) -> dict[str, int]:
@@ -272,7 +274,7 @@ def expert_ops(spec: ExpertSpec, source: Tensor) -> tuple[list[Op], tuple[Tensor
         words_per_element=(2.0, 2.0),
         region=EXPERTS,
     )
-    inner, rows = feed_forward_ops(
+    inner, (rows,) = feed_forward_ops(
         dispatch.output,
         gated=spec.gated,
         bias=spec.bias,
@@ -295,19 +297,11 @@ def expert_ops(spec: ExpertSpec, source: Tensor) -> tuple[list[Op], tuple[Tensor
     return [router, dispatch, *inner, combine, *shared_ops], (combine.output, *shared)
 
 
-def joined(branches: tuple[Tensor, ...]) -> tuple[list[Op], Tensor]:
-    """Return the sum of routed and shared experts, for a norm that follows them."""
-    if len(branches) == 1:
-        return [], branches[0]
-    add = sum_op("experts.sum", branches, EXPERTS)
-    return [add], add.output
-
-
 def _shared_experts(spec: ExpertSpec, source: Tensor) -> tuple[list[Op], tuple[Tensor, ...]]:
     """Return the network that every token visits, with its learned gate where there is one."""
     if not spec.shared_ffn_size:
         return [], ()
-    ops, output = feed_forward_ops(
+    ops, (output,) = feed_forward_ops(
         source, gated=spec.gated, bias=spec.bias, region=SHARED, prefix="shared_"
     )
     if not spec.shared_gate:
@@ -512,103 +506,65 @@ def layer_graph(
 def _layer_ops(
     model: ModelSpec, spec: LayerSpec, *, dropout: bool, flash_attention: bool
 ) -> tuple[Op, ...]:
-    """Return the operators of a layer in order: branches one after another, or both at once."""
+    """Return the operators of a layer in order: branches one after another, or both at once.
+
+    A branch has a norm before it, and one on it, in models that have them there; two branches at
+    once may share the norm before them.
+    """
     _check_norms(spec)
+    branches = _branches(model, spec, dropout=dropout, flash_attention=flash_attention)
+    is_parallel = spec.parallel_residual and len(branches) == 2
+    has_norm_after = not is_parallel and (spec.num_norms == 4 or not spec.norms_before)
     ops: list[Op] = []
-    stream = hidden_activation("layer_input")
-    region, network_region = _mixing_region(spec), _network_region(spec)
-    if region:
-        ops += _first_norm(model, spec, region, stream)
-        source = ops[-1].output if ops else stream
-        mixing, branch = _mixing_ops(
-            model, spec, source, dropout=dropout, flash_attention=flash_attention
-        )
-        ops += mixing
-        if spec.parallel_residual:
-            network_norm, source = _parallel_norm(model, spec, stream, source)
-            network, branches = _network_ops(spec, source)
-            add = residual_add_op("residual", stream, (branch, *branches), dropout=dropout)
-            return (*ops, *network_norm, *network, add)
-        ops += _second_norm(model, spec, region, (branch,))
-        branch = ops[-1].output
-        ops.append(residual_add_op(f"residual.{region}", stream, (branch,), dropout=dropout))
-        stream = ops[-1].output
-    if network_region:
-        before = _first_norm(model, spec, network_region, stream)
-        network, branches = _network_ops(spec, before[-1].output if before else stream)
-        after = _second_norm(model, spec, network_region, branches)
-        branches = (after[-1].output,) if after else branches
-        ops += [*before, *network, *after]
-        ops.append(residual_add_op("residual.network", stream, branches, dropout=dropout))
+    waiting: list[Tensor] = []
+    source = stream = hidden_activation("layer_input")
+    for number, (name, region, make) in enumerate(branches):
+        if spec.norms_before and not (is_parallel and number and spec.num_norms == 1):
+            ops.append(norm_op(f"{region}.norm", stream, "hidden", model.norm, region))
+            source = ops[-1].output
+        made, outputs = make(source)
+        ops += made
+        if has_norm_after:
+            if len(outputs) > 1:
+                ops.append(sum_op("experts.sum", outputs, EXPERTS))
+                outputs = ops[-1].outputs
+            ops.append(norm_op(f"{region}.post_norm", outputs[0], "hidden", model.norm, region))
+            outputs = ops[-1].outputs
+        waiting += outputs
+        if not is_parallel or number:
+            add = "residual" if is_parallel else f"residual.{name}"
+            ops.append(residual_add_op(add, stream, tuple(waiting), dropout=dropout))
+            source = stream = ops[-1].output
+            waiting = []
     return tuple(ops)
 
 
-def _mixing_region(spec: LayerSpec) -> str:
-    """Return the region of the branch that mixes tokens; empty where there is none."""
-    if spec.attention is not None:
-        return ATTENTION
-    return RECURRENCE if spec.recurrence is not None else ""
+Branch = Callable[[Tensor], tuple[list[Op], tuple[Tensor, ...]]]
+"""The operators of a branch from its input on, and the tensors that it adds."""
 
 
-def _mixing_ops(
-    model: ModelSpec, spec: LayerSpec, source: Tensor, *, dropout: bool, flash_attention: bool
-) -> tuple[list[Op], Tensor]:
-    """Return attention or the recurrence, and the branch that it adds."""
-    if spec.recurrence is not None:
-        return recurrence_ops(spec.recurrence, source)
-    assert spec.attention is not None
-    return attention_ops(
-        spec.attention,
-        source,
-        rotary=model.learned_positions == 0,
-        dropout=dropout,
-        flash_attention=flash_attention,
-    )
-
-
-def _network_region(spec: LayerSpec) -> str:
-    """Return the region of the network; empty where there is none."""
-    if spec.feed_forward is not None:
-        return "feed_forward"
-    return EXPERTS if spec.experts is not None else ""
-
-
-def _network_ops(spec: LayerSpec, source: Tensor) -> tuple[list[Op], tuple[Tensor, ...]]:
-    """Return the dense network or the experts, and the branches that they add."""
-    if spec.feed_forward is not None:
-        network = spec.feed_forward
-        ops, output = feed_forward_ops(source, gated=network.gated, bias=network.bias)
-        return ops, (output,)
-    assert spec.experts is not None
-    return expert_ops(spec.experts, source)
-
-
-def _parallel_norm(
-    model: ModelSpec, spec: LayerSpec, stream: Tensor, shared: Tensor
-) -> tuple[list[Op], Tensor]:
-    """Return the norm before the network of a parallel block: its own, or that of attention."""
-    if spec.num_norms == 1:
-        return [], shared
-    region = _network_region(spec)
-    own = norm_op(f"{region}.norm", stream, "hidden", model.norm, region)
-    return [own], own.output
-
-
-def _first_norm(model: ModelSpec, spec: LayerSpec, region: str, stream: Tensor) -> list[Op]:
-    """Return the norm before a branch, in models that have one there."""
-    if not spec.norms_before:
-        return []
-    return [norm_op(f"{region}.norm", stream, "hidden", model.norm, region)]
-
-
-def _second_norm(
-    model: ModelSpec, spec: LayerSpec, region: str, branches: tuple[Tensor, ...]
-) -> list[Op]:
-    """Return the norm on a branch before it is added, in models that have one there."""
-    if spec.norms_before and spec.num_norms != 4:
-        return []
-    ops, branch = joined(branches)
-    return [*ops, norm_op(f"{region}.post_norm", branch, "hidden", model.norm, region)]
+def _branches(
+    model: ModelSpec, spec: LayerSpec, *, dropout: bool, flash_attention: bool
+) -> list[tuple[str, str, Branch]]:
+    """Return the branches of a layer, each with the name of its sum and its region."""
+    found: list[tuple[str, str, Branch]] = []
+    attention, recurrence = spec.attention, spec.recurrence
+    network, experts = spec.feed_forward, spec.experts
+    if attention is not None:
+        is_rotary = model.learned_positions == 0
+        make = partial(
+            attention_ops, attention, rotary=is_rotary, dropout=dropout,
+            flash_attention=flash_attention,
+        )  # fmt: skip
+        found.append((ATTENTION, ATTENTION, make))
+    elif recurrence is not None:
+        found.append((RECURRENCE, RECURRENCE, partial(recurrence_ops, recurrence)))
+    if network is not None:
+        make_network = partial(feed_forward_ops, gated=network.gated, bias=network.bias)
+        found.append(("network", "feed_forward", make_network))
+    elif experts is not None:
+        found.append(("network", EXPERTS, partial(expert_ops, experts)))
+    return found
 
 
 def _check_norms(spec: LayerSpec) -> None:

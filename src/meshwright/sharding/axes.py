@@ -782,17 +782,9 @@ def vectors(op: Op) -> list[tuple[Tensor, Tensor]]:
     return [(weight, by_dim[weight.dims[-1]]) for weight in left]
 
 
-def arbiter(plan_options: PlanOptions, *, weight_side: Side = "right") -> Arbiter:
+def arbiter(plan_options: PlanOptions) -> Arbiter:
     """Return the structural choice of the four-case rule for a product with a weight."""
-
-    def choose(axis: str, left_dim: str, right_dim: str) -> Side:
-        weight_dim = right_dim if weight_side == "right" else left_dim
-        choice = axes[axis].operand_to_gather(weight_dim, plan_options)
-        if weight_side == "right":
-            return choice
-        return "left" if choice == "right" else "right"
-
-    return choose
+    return lambda axis, left_dim, weight_dim: axes[axis].operand_to_gather(weight_dim, plan_options)
 
 
 def source_layout(op: Op, plan_options: PlanOptions) -> Sharding:
