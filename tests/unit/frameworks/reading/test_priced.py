@@ -225,7 +225,7 @@ def test_text_of_a_file_does_not_reach_the_screen_as_markup(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.toml", "x = [", "is no TOML"), ("a.yaml", "a: [", "is no YAML"),
+        ("a.toml", "x = [", "is not TOML"), ("a.yaml", "a: [", "is not YAML"),
         ("a.json", "[1]", "expected names with values"), ("a.yaml", "a: 1\nb: 2", "it has a, b"),
         ("a.yaml", "a: &a [1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
             f"k{i}: &{chr(98 + i)} [{', '.join(8 * [f'*{chr(97 + i)}'])}]\n" for i in range(9)
