@@ -383,7 +383,7 @@ def _bars(
 def _stacked(part: Whole, head: str, room: int, console: Console) -> RenderableType:
     """Return one bar of segments within a capacity, and its segments in words.
 
-    Segments of at least 0.9 in the unit of the capacity are told without it: the head names it.
+    Segments that show in the unit of the capacity are written without it: the head names it.
     """
     from rich.console import Group
     from rich.text import Text as Words
@@ -405,7 +405,7 @@ def _stacked(part: Whole, head: str, room: int, console: Console) -> RenderableT
         cells = min(round(run / part.capacity * width), width) - filled
         bar.append(block * cells, style=colour)
         filled += cells
-        told_amount = f"{amount / unit:,.1f}" if amount >= 0.9 * unit else shown(amount, part.unit)
+        told_amount = f"{amount / unit:,.1f}" if amount >= 0.05 * unit else shown(amount, part.unit)
         legend.append(", " if index else "").append(_words(name, style=colour))
         legend.append(f" {told_amount}")
     bar.append(("·" if block != "#" else ".") * (width - filled), style="dim")
