@@ -57,6 +57,31 @@ def test_one_option_for_all_is_the_strategy(spec, zero_stage, recompute):
             assert np.ravel(found.memory[name])[0] == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    ("zero_stage", "divided"), [(0, ()), (1, ("state",)), (2, ("state", "gradient")),
+                                (3, ("state", "gradient", "weight"))],
+)  # fmt: skip
+def test_each_stage_of_zero_divides_its_part_of_what_a_device_holds(zero_stage, divided):
+    """By hand: bytes for each parameter, each over dp x cp from its stage of ZeRO on."""
+    what = asked()
+    graph = graph_of(what, zero_stage=zero_stage)
+    optimizer, options = what.workload.optimizer, graph.prices.options
+    shards = options.columns.dp_shard * options.columns.cp
+    row = int(np.argmax(shards))
+    cost = graph.prices.costs[0][0].layer
+    params, kept = (float(np.ravel(one)[row]) for one in (cost.dense_params, cost.kept_bytes))
+    each = {
+        "weight": optimizer.weight_bytes_per_param, "gradient": optimizer.gradient_bytes_per_param,
+        "state": optimizer.state_bytes_per_param,
+    }  # fmt: skip
+    held = sum(
+        size * params / (shards[row] if name in divided else 1.0) for name, size in each.items()
+    )
+    assert shards[row] > 1
+    node = graph.places.index((0, 0))
+    assert graph.graph_nodes(0.0)[node].num_bytes[row] == pytest.approx(held + kept)
+
+
 @pytest.mark.parametrize("window_share", [0.0, 0.4, 1.0])
 @pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
 def test_the_graph_is_below_the_price_of_any_choice(zero_stage, window_share):

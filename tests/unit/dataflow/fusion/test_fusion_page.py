@@ -12,6 +12,7 @@ from report_pages import (
 )
 
 from meshwright import fuse
+from meshwright.dataflow.fusion.view import SHOWN_GAP, proof_lines
 from meshwright.view.parts import Text
 from meshwright.view.terminal import text_of
 
@@ -67,3 +68,13 @@ def test_a_partition_says_its_limit_and_the_chips_their_share_of_the_peak(found)
             "of peak"
         ).split()
     )
+
+
+def test_a_proof_says_the_gap_of_splits_and_the_kernels_of_a_wide_graph(found) -> None:
+    counts = replace(found.counts, num_kept=5, tiles_fused=1, tiles_pruned=0, tiles_refused=0)
+    wide = replace(found, gap=0.02, sharding_gap=SHOWN_GAP, counts=counts)
+    first, splits, searched = proof_lines(wide)
+    assert first.startswith("at most 2.0% from the best")
+    assert splits.startswith("split over tp: at most ")
+    assert searched.index(f"5 of its {found.num_kernels} kernels") < searched.index("ideals")
+    assert len(list(proof_lines(replace(wide, sharding_gap=0.99 * SHOWN_GAP)))) == 2
