@@ -19,11 +19,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from fusion_program import FusionProgram
 
 from meshwright.base.errors import InfeasibleError
-from meshwright.dataflow.fusion.answer import FusionQuestion
 from meshwright.dataflow.fusion.fuse import problem_of
 from meshwright.dataflow.fusion.problem import OWN, FusionProblem, Rules
+from meshwright.dataflow.fusion.question import FusionQuestion
 from meshwright.dataflow.fusion.search import WeightedProblem, best_of, fuse
-from meshwright.dataflow.load import load_graph
+from meshwright.dataflow.question import load_graph
 from meshwright.graph.kernels.backward import with_backward
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright_papers.studies.dfmodel.peer_rules import DFMODEL, target_named

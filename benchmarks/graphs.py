@@ -13,7 +13,7 @@ from typing import Any
 from meshwright.base.errors import UnsupportedError
 from meshwright.catalog.graphs.files import graph_of_text, graph_yaml
 from meshwright.catalog.graphs.torch_export import import_torch
-from meshwright.dataflow.load import load_graph
+from meshwright.dataflow.question import load_graph
 from meshwright.graph.kernels.backward import with_backward
 from meshwright.graph.kernels.declared import to_graph, to_spec
 

@@ -16,12 +16,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from meshwright.dataflow.fusion.answer import FusionQuestion
-from meshwright.dataflow.fusion.fuse import problem_of, target_named, tiles_of
+from meshwright.dataflow.fusion.fuse import problem_of
 from meshwright.dataflow.fusion.price import bound_s
 from meshwright.dataflow.fusion.problem import FusionProblem
+from meshwright.dataflow.fusion.question import FusionQuestion, target_named, tiles_of
 from meshwright.dataflow.fusion.search import WeightedProblem, best_of
-from meshwright.dataflow.load import load_graph
+from meshwright.dataflow.question import load_graph
 
 TILE, LINK = 64, 25e9
 LAYERS = (

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from meshwright.calibration.rows import Row
     from meshwright.calibration.validation import Validation
     from meshwright.dataflow.answer import GraphAnswer
-    from meshwright.dataflow.fusion.answer import FusionAnswer, FusionQuestion
+    from meshwright.dataflow.fusion.answer import FusionAnswer
+    from meshwright.dataflow.fusion.question import FusionQuestion
     from meshwright.dataflow.linpack import GridRuns
     from meshwright.frameworks.profiled import ProfiledStep
     from meshwright.frameworks.reading.job import ReadJob
@@ -187,7 +188,7 @@ def grid_of(found: Plan, axis: str | None = None) -> dict[str, Any]:
 def line_of(found: Plan) -> dict[str, Any]:
     """Return the step of a plan over time."""
     from meshwright.base.errors import UnsupportedError
-    from meshwright.wafer.timeline import timeline as of_plan
+    from meshwright.wafer.training import timeline as of_plan
 
     with suppress(UnsupportedError):
         return {"line": of_plan(found)}
@@ -611,7 +612,7 @@ def map(asked: ask.Map, call: Call) -> GraphAnswer | GridRuns:
     from meshwright.base.registry import version
     from meshwright.dataflow.answer import graph_answer
     from meshwright.dataflow.energy import power_parts_w
-    from meshwright.dataflow.load import load_graph
+    from meshwright.dataflow.question import load_graph
     from meshwright.dataflow.search import calibrated_system, plan_dataflow
 
     if asked.process_grid is not None:
@@ -634,7 +635,7 @@ def _linpack(asked: ask.Map, call: Call) -> GridRuns:
     """Return runs of Linpack on grids of devices."""
     from meshwright.ask.declared import system_of
     from meshwright.dataflow.linpack import plan_linpack
-    from meshwright.dataflow.load import linpack_sizes
+    from meshwright.dataflow.question import linpack_sizes
     from meshwright.dataflow.search import calibrated_system
 
     reading, grid = asked.reading(), asked.process_grid
@@ -736,7 +737,7 @@ def route(asked: ask.Route, call: Call) -> list[RoutedFlows]:
 @verb(ask.Place)
 def place(asked: ask.Place, call: Call) -> PlacedPlan | Placements:
     """Return two simulated placements of a plan, its own and that of a file; or write a file."""
-    from meshwright.wafer.stated import compared, place_on, placed
+    from meshwright.wafer.question import compared, place_on, placed
 
     found = _plan_of(asked.plan)
     if asked.file is None:
@@ -798,7 +799,7 @@ def timeline(plan: Plan | str | Path) -> StepTimeline:
     SpecError
         It is no plan of training.
     """
-    from meshwright.wafer.timeline import timeline as of_plan
+    from meshwright.wafer.training import timeline as of_plan
 
     return of_plan(_plan_of(str(plan) if isinstance(plan, Path) else plan, "plan"))
 
@@ -990,9 +991,8 @@ def fuse(asked: ask.Fuse, call: Call) -> FusionAnswer:
 def _fusion_question(reading: Reading, asked: ask.Fuse) -> FusionQuestion:
     """Return the question that the options ask; raises every fault of them."""
     from meshwright.ask.declared import needed, program_of
-    from meshwright.dataflow.fusion.answer import FusionQuestion
-    from meshwright.dataflow.fusion.fuse import target_named
-    from meshwright.dataflow.load import load_graph
+    from meshwright.dataflow.fusion.question import FusionQuestion, target_named
+    from meshwright.dataflow.question import load_graph
 
     graph = reading.value(load_graph, asked.graph, tokens=asked.tokens, **program_of(asked))
     width = graph.widest_product_bytes if graph is not None else 2.0
@@ -1027,7 +1027,7 @@ def _read_program(asked: ask.Read) -> DataflowGraph:
     """Return the graph of a program."""
     from meshwright.ask.declared import program_of
     from meshwright.catalog.graphs.files import graph_yaml
-    from meshwright.dataflow.load import load_graph
+    from meshwright.dataflow.question import load_graph
     from meshwright.graph.kernels.declared import to_spec
 
     reading = Reading()

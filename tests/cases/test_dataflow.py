@@ -9,7 +9,7 @@ from tests.exported_programs import named, program, tensor, written
 from meshwright.base.errors import SpecError
 from meshwright.catalog.graphs.operators import pairwise_order
 from meshwright.cli.main import main
-from meshwright.dataflow.load import load_graph
+from meshwright.dataflow.question import load_graph
 
 FOLDER = Path(__file__).parent / "dataflow"
 

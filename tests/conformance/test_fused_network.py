@@ -7,8 +7,8 @@ import pytest
 
 from meshwright.catalog.graphs.files import graph_names
 from meshwright.dataflow.fusion.fuse import fused_stage_time
-from meshwright.dataflow.load import load_graph
 from meshwright.dataflow.price import EXPOSED, NETWORK_ONLY, Residency, SplitTimes, TimeWeights
+from meshwright.dataflow.question import load_graph
 from meshwright.dataflow.roofline import CalibratedSystem
 from meshwright.dataflow.search import calibrated_system
 from meshwright.dataflow.sharding import GraphSharding, choose_sharding

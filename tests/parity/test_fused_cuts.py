@@ -9,9 +9,9 @@ from sampled import sampled
 
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.systems import load_system
-from meshwright.dataflow.fusion.answer import FusionQuestion
 from meshwright.dataflow.fusion.cores import tileable_dims
-from meshwright.dataflow.fusion.fuse import fuse_graph, target_named, tiles_of
+from meshwright.dataflow.fusion.fuse import fuse_graph
+from meshwright.dataflow.fusion.question import FusionQuestion, target_named, tiles_of
 from meshwright.dataflow.price import Residency, SplitTimes
 from meshwright.dataflow.roofline import CalibratedSystem, product_s, product_shape
 from meshwright.dataflow.stages import cut_stages

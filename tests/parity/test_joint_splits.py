@@ -5,10 +5,10 @@ from itertools import product
 
 import pytest
 
-from meshwright.dataflow.fusion.answer import FusionQuestion, Target
 from meshwright.dataflow.fusion.cores import CoreGrid
 from meshwright.dataflow.fusion.fuse import fuse_graph
 from meshwright.dataflow.fusion.problem import DeviceShare, fusion_problem
+from meshwright.dataflow.fusion.question import FusionQuestion, Target
 from meshwright.dataflow.fusion.search import fuse
 from meshwright.dataflow.fusion.splits import LINKS_ONLY, ChipRing
 from meshwright.graph.kernels.backward import with_backward

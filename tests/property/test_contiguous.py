@@ -21,7 +21,7 @@ from meshwright.sram.contiguous import (
     greedy_stops,
     least_stages,
 )
-from meshwright.sram.rates import StageSeconds, rates, round_s
+from meshwright.sram.price import StageSeconds, rates, round_s
 
 SIZES = st.lists(st.integers(1, 10**9), min_size=1, max_size=60)
 

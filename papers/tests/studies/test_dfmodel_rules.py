@@ -4,10 +4,10 @@ import pytest
 
 from meshwright.base.errors import UnknownNameError
 from meshwright.catalog.design import Design, build
-from meshwright.dataflow.fusion.answer import FusionQuestion
 from meshwright.dataflow.fusion.fuse import fuse_graph
-from meshwright.dataflow.load import load_graph
+from meshwright.dataflow.fusion.question import FusionQuestion
 from meshwright.dataflow.price import ring_bytes
+from meshwright.dataflow.question import load_graph
 from meshwright.spec.collective import CollectiveKind
 from meshwright.sweep.systems import DimKind, NetworkDim
 from meshwright_papers.studies.dfmodel.peer_rules import DFMODEL, target_named

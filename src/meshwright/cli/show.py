@@ -311,7 +311,7 @@ def show_graph(args: Any) -> int:
     from meshwright.ask.declared import program_of
     from meshwright.catalog.graphs.files import graph_names, graph_yaml
     from meshwright.dataflow.answer import summary
-    from meshwright.dataflow.load import load_graph
+    from meshwright.dataflow.question import load_graph
     from meshwright.graph.kernels.declared import to_spec
 
     if args.graph is None:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from meshwright.audit.graphs import FusionFacts, GraphFacts, KernelFacts, PartFacts
 from meshwright.audit.laws import gathered
 from meshwright.dataflow.answer import GraphPlans, SplitPlan
-from meshwright.dataflow.fusion.answer import Fusion, FusionQuestion
+from meshwright.dataflow.fusion.answer import Fusion
+from meshwright.dataflow.fusion.question import FusionQuestion
 from meshwright.dataflow.roofline import CalibratedSystem
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, Unit, num_elements

@@ -13,7 +13,7 @@ from typing import ClassVar
 from meshwright.base.records import Brief, Rows, Shown, scalars
 from meshwright.catalog.answer_file import FORMAT
 from meshwright.spec.workload import Decode, Prefill, Training
-from meshwright.sram.rates import Rates
+from meshwright.sram.price import Rates
 
 
 @dataclass(frozen=True)

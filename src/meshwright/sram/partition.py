@@ -29,6 +29,7 @@ from meshwright.sram.answer import (
 )
 from meshwright.sram.audited import facts_of
 from meshwright.sram.contiguous import StageCapacities, too_large
+from meshwright.sram.price import batch_of
 from meshwright.sram.proposals import (
     Progress,
     batch_options,
@@ -46,7 +47,6 @@ from meshwright.sram.question import (
     measured_layers,
     room_bytes,
 )
-from meshwright.sram.rates import batch_of
 from meshwright.sram.search import (
     CutObjective,
     CutProblem,

@@ -16,8 +16,8 @@ from meshwright.spec.system import DType
 from meshwright.spec.workload import BYTES_OF, Training
 from meshwright.sram.answer import PartitionBatch, PartitionLevel, Proposal
 from meshwright.sram.contiguous import most_worth
+from meshwright.sram.price import batch_of, rates
 from meshwright.sram.question import PLAN_OPTIONS, PartitionProblem
-from meshwright.sram.rates import batch_of, rates
 from meshwright.sram.search import (
     CutObjective,
     CutProblem,

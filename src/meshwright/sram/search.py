@@ -27,8 +27,8 @@ from meshwright.sram.contiguous import (
     greedy_stops,
     least_stages,
 )
+from meshwright.sram.price import Rates, StageSeconds, batch_of, rates, total_s
 from meshwright.sram.question import LayerSequence, PartitionProblem, StageDevices, layers_of_model
-from meshwright.sram.rates import Rates, StageSeconds, batch_of, rates, total_s
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from meshwright.sram.answer import (
     PartitionStage,
     Proposal,
 )
-from meshwright.sram.rates import Rates
+from meshwright.sram.price import Rates
 from meshwright.view.drawn import largest
 from meshwright.view.parts import (
     Folded,

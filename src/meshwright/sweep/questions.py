@@ -24,7 +24,7 @@ from meshwright.catalog.frameworks import load_framework
 from meshwright.catalog.models import load_model
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.dataflow.energy import power_parts_w, total_w
-from meshwright.dataflow.load import load_graph
+from meshwright.dataflow.question import load_graph
 from meshwright.dataflow.search import calibrated_system, plan_dataflow
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.spec.sweep import SweepSpec

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -10,7 +10,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from meshwright.base.errors import InfeasibleError
+from meshwright.base.errors import InfeasibleError, UnsupportedError
 from meshwright.cost.problem import Mapper, Problem
 from meshwright.network.placement import Nesting
 from meshwright.search.exhaustive import TIE, Found, Progress
@@ -21,19 +21,21 @@ from meshwright.train import compare as comparing
 from meshwright.train import explain as explaining
 from meshwright.train import plan as planning
 from meshwright.train import price as pricing
-from meshwright.train.answer import Candidate, OperatorPlan
+from meshwright.train.answer import Candidate, Plan
 from meshwright.train.families import AllFamilies
 from meshwright.train.leading import Leaders, Placed, Placer
 from meshwright.train.search import SearchResult, fewer_devices, search
 from meshwright.train.space import SearchSpace
+from meshwright.train.timeline import StepTimeline, plan_timeline, step_timeline
 from meshwright.wafer.operators.answer import check_operators, operator_plan
-from meshwright.wafer.price import physical_network
+from meshwright.wafer.price import choice_network, physical_network
 from meshwright.wafer.search import (
     PlacementSearch,
     Placing,
     has_placement,
     place,
     placed_candidate,
+    price_as_placed,
     routed,
 )
 from meshwright.wafer.simulation import MOST_TASKS_TO_RANK, not_played, simulate_step
@@ -42,9 +44,9 @@ from meshwright.wafer.simulation import MOST_TASKS_TO_RANK, not_played, simulate
 class GridPlacer(Placer):
     """Lays candidates on a grid of devices and prices them on the links that they share."""
 
-    def has_placement(self, problem: Problem) -> bool:
-        """Tell whether ranks of a system can be placed: on grids, and not too many of them."""
-        return has_placement(problem)
+    has_placement = staticmethod(has_placement)
+    check_operators = staticmethod(check_operators)
+    operator_plan = staticmethod(operator_plan)
 
     def best(
         self, space: SearchSpace, *, top: int = 1, progress: Progress | None = None,
@@ -124,17 +126,6 @@ class GridPlacer(Placer):
         if problem.mapper is Mapper.TMAP:
             placing = routed(problem, plan_options, strategy, placing, physical)
         return placed_candidate(problem, plan_options, strategy, placing, physical)
-
-    def check_operators(self, problem: Problem) -> None:
-        """Refuse a problem that does not allow a strategy for each operator."""
-        check_operators(problem)
-
-    def operator_plan(
-        self, problem: Problem, *,
-        allowed: Mapping[str, Sequence[object]] | None = None, progress: Progress | None = None,
-    ) -> OperatorPlan | None:  # fmt: skip
-        """Return the best plan with a strategy for each operator; None where nothing fits."""
-        return operator_plan(problem, allowed=allowed, progress=progress)
 
 
 NUM_BOUNDED = 256
@@ -246,6 +237,27 @@ def _no_blocks(problem: Problem, found: Sequence[Found]) -> str:
         f"no blocks of {used} devices fit what works of {problem.system.name}: whole grids of "
         f"working, connected devices are at most {grids}"
     )
+
+
+def timeline(plan: Plan) -> StepTimeline:
+    """Return the tasks of each pipeline stage of the best candidate over time, and its memory.
+
+    Raises
+    ------
+    UnsupportedError
+        The placement that the plan states does not fit its system.
+    """
+    if plan.best.placement is None:
+        return plan_timeline(plan)
+    problem = plan.problem
+    price = price_as_placed(problem, plan.best, physical_network(problem))
+    if price is None:
+        raise UnsupportedError("the placement of the plan does not fit the devices of its system")
+    choice = Nesting(price.ranks.axes, price.ranks.shapes)
+    slowdown = {axis: np.array([times]) for axis, times in price.contention.slowdown.items()}
+    network = replace(choice_network(problem, [(plan.best.strategy, [choice])]), slowdown=slowdown)
+    at_pace = problem.at_pace(price.work.pace, price.work.most_work)
+    return step_timeline(plan, at_pace, price.contended, network, fidelity="contended")
 
 
 GRIDS = GridPlacer()

@@ -6,7 +6,7 @@ import pytest
 
 from meshwright.base.errors import SpecError, UnknownNameError
 from meshwright.catalog.graphs.programs import is_program, read_program
-from meshwright.dataflow.load import load_graph
+from meshwright.dataflow.question import load_graph
 from meshwright.graph.kernels.declared import to_graph
 from meshwright.graph.kernels.kernel import Unit
 

@@ -10,7 +10,7 @@ from tests.exported_programs import SYMBOL, named, program, sizes, tensor, writt
 
 from meshwright.base.errors import MeshwrightError, SpecError
 from meshwright.catalog.graphs.programs import read_program
-from meshwright.dataflow.load import load_graph
+from meshwright.dataflow.question import load_graph
 
 READ = {"sizes": {"batch": 32}}
 

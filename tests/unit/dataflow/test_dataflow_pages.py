@@ -7,7 +7,7 @@ from report_pages import EVIL, charts_of, check_names_are_text, check_page
 
 import meshwright as mw
 from meshwright.dataflow.answer import summary
-from meshwright.dataflow.load import load_graph
+from meshwright.dataflow.question import load_graph
 from meshwright.view.parts import Table
 from meshwright.view.terminal import text_of
 

@@ -7,7 +7,7 @@ import pytest
 from meshwright.catalog.design import Design, build
 from meshwright.cli.main import main
 from meshwright.dataflow.energy import power_parts_w, total_w
-from meshwright.dataflow.load import load_graph
+from meshwright.dataflow.question import load_graph
 from meshwright.dataflow.search import calibrated_system, plan_dataflow
 from meshwright_papers.studies.dfmodel.workloads import gpt_layer
 

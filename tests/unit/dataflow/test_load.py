@@ -8,7 +8,7 @@ import pytest
 from meshwright.base.errors import SpecError, UnknownNameError
 from meshwright.catalog.graphs.files import checked, graph_record, graph_yaml
 from meshwright.catalog.models import model_entry
-from meshwright.dataflow.load import load_graph
+from meshwright.dataflow.question import load_graph
 from meshwright.graph.kernels.declared import to_spec
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, Operand, Unit

@@ -14,7 +14,7 @@ from meshwright.sram.contiguous import (
     least_stages,
     too_large,
 )
-from meshwright.sram.rates import round_s
+from meshwright.sram.price import round_s
 
 
 def row(resident, transient=0, kept=0):

@@ -11,6 +11,7 @@ from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.spec.calibration import SramConstants
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
+from meshwright.sram.price import StageSeconds, rates
 from meshwright.sram.question import (
     CACHE_FRACTION,
     PartitionProblem,
@@ -18,7 +19,6 @@ from meshwright.sram.question import (
     layers_of_model,
     level_of,
 )
-from meshwright.sram.rates import StageSeconds, rates
 from meshwright.train.question import training
 
 RECORDED = SoftwareStack(cuda_graphs=True)

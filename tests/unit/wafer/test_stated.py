@@ -14,9 +14,9 @@ from meshwright.cli.main import main
 from meshwright.spec.flows import PlacementFile
 from meshwright.train import plan_file
 from meshwright.wafer.price import physical_network
+from meshwright.wafer.question import compared, place_on, placed
 from meshwright.wafer.search import price_as_placed
 from meshwright.wafer.simulation import simulate
-from meshwright.wafer.stated import compared, place_on, placed
 
 QUESTION = {"seq": 2048, "global_batch": 128}
 

@@ -10,10 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from meshwright.base.records import Brief, Rows, Shown, scalars
-from meshwright.dataflow.fusion.cores import CoreGrid
-from meshwright.dataflow.fusion.problem import OWN, FusionProblem, Rules
-from meshwright.graph.kernels.graph import DataflowGraph
-from meshwright.spec.system import DType
+from meshwright.dataflow.fusion.problem import FusionProblem
 
 
 @dataclass(frozen=True)
@@ -136,40 +133,6 @@ class Fusion(Brief):
         each = [part.parts_s for part in self.partitions]
         found = {name: sum(parts[name] for parts in each) for name in each[0]}
         return {**found, "exposed_send_s": max(self.problem.send_s - sum(found.values()), 0.0)}
-
-
-@dataclass(frozen=True)
-class Target(Brief):
-    """A chip, and one direction of the links between such chips."""
-
-    name: str
-    grid: CoreGrid
-    link_bytes_per_s: float | None = None
-    dtype: DType = "bf16"
-    """Type of the numbers for which the rate of products is stated."""
-
-
-@dataclass(frozen=True)
-class FusionQuestion(Brief):
-    """Graph, chips and limits of a fusion."""
-
-    graph: DataflowGraph
-    target: Target
-    tp: int = 1
-    """Chips over which kernels are split."""
-    pp: int = 1
-    """Stages over which repetitions are spread."""
-    tile: int | None = None
-    """Length of a tile; None: the best power of two."""
-    micro_batch: int | None = None
-    """Sequences of a micro-batch; None: the best."""
-    rules: Rules = OWN
-    runs_by_kernel: bool = False
-
-    @property
-    def repeats(self) -> int:
-        """Repetitions of the graph on one chip."""
-        return -(-self.graph.repeats // self.pp)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,24 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import inf, prod
+from math import inf
 
 from meshwright.audit.laws import lawful
-from meshwright.base.errors import Fault, InfeasibleError, SpecError
-from meshwright.catalog.calibration import DEFAULT, load_calibration
-from meshwright.catalog.systems import load_chip
+from meshwright.base.errors import InfeasibleError
 from meshwright.dataflow.audited import fusion_facts
 from meshwright.dataflow.fusion.answer import (
     FusedPartition,
     Fusion,
     FusionAnswer,
     FusionCounts,
-    FusionQuestion,
-    Target,
 )
 from meshwright.dataflow.fusion.cores import grid_of, passing_dims, tileable_dims
 from meshwright.dataflow.fusion.price import bound_s
 from meshwright.dataflow.fusion.problem import OWN, DeviceShare, FusionProblem, fusion_problem
+from meshwright.dataflow.fusion.question import FusionQuestion, check_question, tiles_of
 from meshwright.dataflow.fusion.search import (
     KnownLattices,
     WeightedProblem,
@@ -40,7 +37,7 @@ from meshwright.dataflow.fusion.splits import (
     SplitCandidates,
     splits_for,
 )
-from meshwright.dataflow.roofline import CalibratedSystem, dtype_of_product
+from meshwright.dataflow.roofline import CalibratedSystem
 from meshwright.dataflow.stages import StagePrice, StageTime, StageWork
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import single_dims
@@ -48,26 +45,8 @@ from meshwright.graph.op import Phase
 from meshwright.sharding.space import divisors
 from meshwright.spec.workload import BYTES_OF
 
-LEAST_TILE = 16
-"""The smallest tile that is tried where none is given, of dims that are much longer."""
-MOST_POINTS = 2**60
-"""Most points of one kernel: cycles are whole numbers of 64 bits."""
 MOST_STEPS = 20_000
 """Most steps between ideals of a graph whose fusion is repeated for each kernel."""
-
-
-def target_named(
-    name: str, link_bytes_per_s: float | None = None, number_bytes: float = 2.0
-) -> Target:
-    """Return a chip of the catalog or a file.
-
-    Its rate is that of products of such numbers; of wider ones where the chip states none for them,
-    and of 16 bits where it states none for those either.
-    """
-    chip = load_chip(name)
-    dtype = dtype_of_product(chip, number_bytes) or chip.word
-    launch_s = float(load_calibration(chip.family, DEFAULT).launch_s)
-    return Target(chip.name, grid_of(chip, launch_s, dtype), link_bytes_per_s, dtype)
 
 
 def fuse_graph(
@@ -103,7 +82,7 @@ def fuse_graph(
         repeats = question.graph.repeats
         entries = [replace(question, tp=tp, pp=pp) for tp, pp in divided if pp <= repeats]
     for entry in entries:
-        _check(entry)
+        check_question(entry)
     is_open = question.tile is None and question.rules is OWN
     dims = tileable_dims(question.graph) if is_open else (question.graph.tiled,)
     graphs = [replace(question.graph, tiled=dim) for dim in dims]
@@ -204,7 +183,7 @@ def _rounds(graph: DataflowGraph, problem: FusionProblem, part: FusedPartition) 
 
 def problem_of(question: FusionQuestion, tile: int) -> FusionProblem:
     """Return the problem of one chip for one tile, under the first of the likely splits."""
-    _check(question)
+    check_question(question)
     case = _TileCase(question, tile, splits_for(question))
     return case.problem(case.splits.likely[0])
 
@@ -267,39 +246,6 @@ def _least_s(cases: Sequence[_TileCase], known_s: float) -> float:
                 bound = max(bound, orders.least_s)
         least = min(least, case.weight * bound)
     return least
-
-
-def _check(question: FusionQuestion) -> None:
-    """Raise if the question cannot be fused."""
-    graph, faults = question.graph, []
-    length = graph.sizes[graph.tiled]
-    for kernel in graph.kernels:
-        points = prod(graph.sizes[dim] for dim in kernel.points)
-        if points > MOST_POINTS:
-            message = f"runs over {points:.3g} points"
-            faults.append(Fault(f"kernels.{kernel.name}", message, f"at most {MOST_POINTS:.3g}"))
-    if question.tile is not None and question.tile > length:
-        message = f"{question.tile} is longer than {graph.tiled}"
-        faults.append(Fault("--tile", message, f"at most {length}"))
-    if question.pp > graph.repeats:
-        message = f"{question.pp} stages, but {graph.name} stands {graph.repeats} times in a row"
-        faults.append(Fault("--pp", message, f"at most {graph.repeats}"))
-    if max(question.tp, question.pp) > 1 and question.target.link_bytes_per_s is None:
-        message = "is needed where several chips share the work"
-        faults.append(Fault("--link", message, "such as 25GB/s, one direction of one link"))
-    if faults:
-        raise SpecError(faults)
-
-
-def tiles_of(graph: DataflowGraph) -> list[int]:
-    """Return the tiles to try: powers of two and the whole length.
-
-    Of dims of up to ``LEAST_TILE`` such tiles all powers are tried: images are few and large.
-    """
-    length = graph.sizes[graph.tiled]
-    least = LEAST_TILE if length > LEAST_TILE**2 else 1
-    powers = [1 << power for power in range(length.bit_length())]
-    return sorted({size for size in powers if least <= size < length} | {length})
 
 
 def _send_s(question: FusionQuestion) -> float:

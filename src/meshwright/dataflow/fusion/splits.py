@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.dataflow.fusion.answer import FusionQuestion
 from meshwright.dataflow.fusion.cores import CoreGrid
 from meshwright.dataflow.fusion.problem import DeviceShare, least_work_s
+from meshwright.dataflow.fusion.question import FusionQuestion
 from meshwright.dataflow.layouts import KernelSplit, local_sizes, splits_of
 from meshwright.dataflow.price import gradient_sums, volume_tables, weights_split
 from meshwright.dataflow.sharding import (

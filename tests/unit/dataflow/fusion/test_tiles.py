@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from meshwright.dataflow.fusion.fuse import tiles_of
+from meshwright.dataflow.fusion.question import tiles_of
 from meshwright_papers.studies.dfmodel.workloads import gpt_layer
 
 

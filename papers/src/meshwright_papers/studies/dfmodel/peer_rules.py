@@ -23,9 +23,9 @@ from pydantic import Field
 
 from meshwright.base.errors import Fault, SpecError, UnknownNameError
 from meshwright.catalog.files import load_file
-from meshwright.dataflow.fusion.answer import Target
 from meshwright.dataflow.fusion.cores import CoreGrid
 from meshwright.dataflow.fusion.problem import Rules, SplitOfRules
+from meshwright.dataflow.fusion.question import Target
 from meshwright.dataflow.fusion.splits import LINKS
 from meshwright.dataflow.layouts import (
     PARTIAL,

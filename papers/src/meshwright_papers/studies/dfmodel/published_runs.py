@@ -7,11 +7,11 @@ from functools import cache
 
 import numpy as np
 
-from meshwright.dataflow.fusion.answer import FusionQuestion
 from meshwright.dataflow.fusion.fuse import fuse_graph, problem_of
 from meshwright.dataflow.fusion.problem import FusionProblem
+from meshwright.dataflow.fusion.question import FusionQuestion
 from meshwright.dataflow.fusion.search import evaluate, fuse
-from meshwright.dataflow.load import load_graph
+from meshwright.dataflow.question import load_graph
 from meshwright.sweep.systems import DimKind, NetworkDim
 from meshwright_papers.studies.dfmodel.peer_rules import DFMODEL, target_named
 from meshwright_papers.studies.dfmodel.rules import all_reduce_s

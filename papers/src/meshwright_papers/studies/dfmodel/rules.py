@@ -15,9 +15,10 @@ from itertools import permutations
 from math import inf
 
 from meshwright.base.errors import InfeasibleError
-from meshwright.dataflow.fusion.answer import Fusion, FusionQuestion, Target
+from meshwright.dataflow.fusion.answer import Fusion
 from meshwright.dataflow.fusion.cores import CoreGrid
-from meshwright.dataflow.fusion.fuse import problem_of, tiles_of
+from meshwright.dataflow.fusion.fuse import problem_of
+from meshwright.dataflow.fusion.question import FusionQuestion, Target, tiles_of
 from meshwright.dataflow.fusion.search import WeightedProblem, best_of
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.op import Phase

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.base.errors import InfeasibleError
-from meshwright.dataflow.fusion.answer import FusionQuestion
 from meshwright.dataflow.fusion.fuse import problem_of
+from meshwright.dataflow.fusion.question import FusionQuestion
 from meshwright.dataflow.fusion.search import fuse
-from meshwright.dataflow.load import load_graph
+from meshwright.dataflow.question import load_graph
 from meshwright.dataflow.search import calibrated_system, plan_dataflow
 from meshwright.graph.op import Phase
 from meshwright.sweep.systems import DimKind, NetworkDim, network_price

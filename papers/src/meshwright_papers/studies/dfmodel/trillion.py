@@ -18,10 +18,10 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import InfeasibleError
-from meshwright.dataflow.fusion.answer import FusionQuestion
 from meshwright.dataflow.fusion.fuse import problem_of
 from meshwright.dataflow.fusion.price import bound_s
 from meshwright.dataflow.fusion.problem import FusionProblem
+from meshwright.dataflow.fusion.question import FusionQuestion
 from meshwright.dataflow.fusion.search import KnownLattices, fuse, orders_of
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.op import Phase
