@@ -24,7 +24,6 @@ from meshwright.base.errors import (
     InfeasibleError,
     SpecError,
     UnknownNameError,
-    UnsupportedError,
     UsageError,
 )
 
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from meshwright.network.flows import RoutedFlows
     from meshwright.network.simulation.tasks import Timeline
     from meshwright.run.answer import Executed
+    from meshwright.run.dry.answer import DryRun
     from meshwright.search.exhaustive import Progress
     from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
     from meshwright.spec.flows import FlowScenario
@@ -1185,7 +1185,7 @@ def measure(asked: ask.Measure, call: Call) -> MeasuredMachine | None:
 
 
 @verb(ask.Run)
-def run(asked: ask.Run, call: Call) -> Executed | None:
+def run(asked: ask.Run, call: Call) -> Executed | DryRun | None:
     """Return the report of a run; None in processes of torchrun that are not the first."""
     from meshwright.ask.declared import needed
     from meshwright.catalog.graphs.torch_export import torch_or_refusal
@@ -1195,7 +1195,13 @@ def run(asked: ask.Run, call: Call) -> Executed | None:
     found = needed("PLAN.json", asked.plan, load_plan, Plan)
     torch_or_refusal()
     if asked.dry:
-        raise UnsupportedError("dry runs of a whole step are not here yet; run it for real")
+        from meshwright.run.dry.run import dry_run
+
+        reading = asked.reading()
+        idle = [name for name in asked.options if name not in ("plan", "dry")]
+        asked.refuse_idle(reading, idle, "applies to a real run only, without --dry")
+        reading.done()
+        return dry_run(found, call.count)
     from meshwright.run.real import execute
 
     return execute(

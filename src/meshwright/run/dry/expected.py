@@ -112,7 +112,10 @@ def _parts(axis: str) -> tuple[str, ...]:
 
 def _key(plan: Plan, call: CollectiveCall) -> Key:
     phase = "forward" if call.phase is Phase.FORWARD else "backward"
-    used = [p for p in _parts(call.axis) if p == "dp" or getattr(plan.best.strategy, p, 1) > 1]
+    parts = _parts(call.axis)
+    if "dp" in parts:
+        parts = ("dp_replicate", "dp_shard", *parts[1:])
+    used = [part for part in parts if getattr(plan.best.strategy, part, 1) > 1]
     return str(call.kind), "*".join(used), phase
 
 

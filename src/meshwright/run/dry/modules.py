@@ -130,8 +130,7 @@ class Chunk(nn.Module):
             assert self.head is not None
             self.head.weight = self.embedding.weight
         size = model.attentions[0].head_size
-        turns = torch.zeros(1, length, 1, size // 2, dtype=torch.complex64)
-        self.register_buffer("turns", turns, persistent=False)
+        self.turns = torch.zeros(1, length, 1, size // 2, dtype=torch.complex64)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the residual stream behind the chunk, or the logits of the last one."""

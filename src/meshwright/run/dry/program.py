@@ -36,10 +36,18 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_sc
 from torch.distributed.tensor import DTensor, Shard, debug
 from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
-from meshwright.frameworks.launch import degrees, layers_of_chunks, mesh_dims, micro_batches
+from meshwright.frameworks.launch import (
+    GRADIENT_AXES,
+    SHARD_AXES,
+    degrees,
+    layers_of_chunks,
+    mesh_dims,
+    micro_batches,
+)
 from meshwright.run.dry.kernels import gpu_kernels
 from meshwright.run.dry.modules import Chunk, split_tensors
 from meshwright.run.dry.recorder import Category, MessageKind, Phase, StepRecorder, Usage
@@ -120,7 +128,8 @@ class RankProgram:
         logging.getLogger("torch.distributed").setLevel(logging.ERROR)
         with ExitStack() as stack:
             stack.enter_context(warnings.catch_warnings())
-            warnings.filterwarnings("ignore", message=".*returned a view tensor")
+            for message in (".*returned a view tensor", ".*torch.jit.script"):
+                warnings.filterwarnings("ignore", message=message)
             stack.enter_context(fake_ranks(self.rank, self.world_size))
             told("building")
             mesh = init_device_mesh(
@@ -132,8 +141,8 @@ class RankProgram:
             stack.enter_context(FakeTensorMode())
             chunks = self._chunks(mesh, groups)
             modules = nn.ModuleList(chunks)
-            optimizer = self._optimizer(modules)
-            recorder = StepRecorder(self._axes(mesh, groups), self._vocab_sizes)
+            optimizer = self._optimizer(modules, groups)
+            recorder = StepRecorder(self._axis_of, self._vocab_sizes)
             self._tag_resident(recorder, modules, optimizer)
             told("running")
             with recorder, loss_parallel() if self.sizes["tp"] > 1 else nullcontext():
@@ -148,20 +157,22 @@ class RankProgram:
             return Ran(self.rank, recorder.usage(), messages, flops)
 
     def _groups(self, mesh: DeviceMesh) -> dict[str, DeviceMesh]:
-        """Return the meshes of axes that act together."""
-        shards = tuple(axis for axis in self.dims if axis in ("dp_shard", "cp"))
-        both = mesh["dp_shard"] if self.sizes["cp"] == 1 else mesh[shards]._flatten("shards")
-        if self.sizes["dp_replicate"] == 1:
-            return {"shards": both}
-        name = "dp_shard" if self.sizes["cp"] == 1 else "shards"
-        return {"shards": both, "hybrid": mesh["dp_replicate", name]}
+        """Return the meshes of axes that act together, and their axes by name."""
 
-    def _axes(self, mesh: DeviceMesh, groups: dict[str, DeviceMesh]) -> dict[str, str]:
-        """Return the axis of each group of processes."""
-        named = {mesh.get_group(axis).group_name: axis for axis in self.dims}
-        if self.sizes["cp"] > 1:
-            named[groups["shards"].get_group().group_name] = "dp_shard*cp"
-        return named
+        def together(axes: tuple[str, ...], name: str) -> DeviceMesh:
+            used = tuple(axis for axis in self.dims if axis in axes and self.sizes[axis] > 1)
+            found = mesh[used]._flatten(name) if len(used) > 1 else mesh[(used or axes[:1])[0]]
+            self._axis_of[found.get_group().group_name] = "*".join(
+                axis for axis in axes if axis in used
+            )
+            return found
+
+        self._axis_of = {mesh.get_group(axis).group_name: axis for axis in self.dims}
+        shards = together(SHARD_AXES, "shards")
+        groups = {"shards": shards, "gradients": together(GRADIENT_AXES, "gradients")}
+        if self.sizes["dp_replicate"] > 1:
+            groups["hybrid"] = mesh["dp_replicate", shards.mesh_dim_names[0]]
+        return groups
 
     @property
     def _vocab_sizes(self) -> frozenset[int]:
@@ -182,8 +193,8 @@ class RankProgram:
         """Tokens of a sequence on this rank, where tp leaves them whole."""
         return self.work.sequence_length // self.sizes["cp"]
 
-    def _chunks(self, mesh: DeviceMesh, groups: dict[str, DeviceMesh]) -> list[Chunk]:
-        chunks = []
+    def _chunks(self, mesh: DeviceMesh, groups: dict[str, DeviceMesh]) -> list[nn.Module]:
+        chunks: list[nn.Module] = []
         for layers in self.layers_of_chunks:
             with _default_dtype(self.kept):
                 chunk = Chunk(self.plan.model, layers, length=self.local_length)
@@ -191,8 +202,7 @@ class RankProgram:
                 is_split = self.options.sequence_parallel
                 split_tensors(chunk, mesh["tp"], sequence_parallel=is_split)
             self._wrap_recompute(chunk)
-            self._shard(chunk, groups)
-            chunks.append(chunk)
+            chunks.append(self._over_data(chunk, groups))
         return chunks
 
     def _wrap_recompute(self, chunk: Chunk) -> None:
@@ -206,8 +216,21 @@ class RankProgram:
         for at, layer in enumerate(chunk.layers):
             chunk.layers[at] = checkpoint_wrapper(layer, **contexts)
 
-    def _shard(self, chunk: Chunk, groups: dict[str, DeviceMesh]) -> None:
-        """Shard the weights of a chunk over data-parallel ranks."""
+    def _over_data(self, chunk: Chunk, groups: dict[str, DeviceMesh]) -> nn.Module:
+        """Return a chunk over data-parallel ranks: its weights sharded, or replicated."""
+        if not self.is_sharded:
+            if self.compute is not self.kept:
+                narrow = torch.autocast(DEVICE, dtype=self.compute)
+                chunk.forward = narrow(chunk.forward)  # type: ignore[method-assign]
+            group = groups["gradients"].get_group()
+            if group.size() == 1:
+                return chunk
+            # The reducer checks and sends outside of Python what fake tensors have in it alone.
+            copies = DistributedDataParallel(
+                chunk, process_group=group, init_sync=False, gradient_as_bucket_view=True
+            )
+            copies.register_comm_hook(group, lambda group, bucket: _summed(group, bucket))
+            return copies
         on_host = self.options.offload.has_weights
         options: dict[str, Any] = {
             "mesh": groups.get("hybrid", groups["shards"]),
@@ -218,16 +241,30 @@ class RankProgram:
         }
         for unit in chunk.units:
             fully_shard(unit if len(unit) > 1 else unit[0], **options)
-        fully_shard(chunk, **options)
+        return fully_shard(chunk, **options)
 
-    def _optimizer(self, modules: nn.Module) -> torch.optim.Optimizer:
+    @property
+    def is_sharded(self) -> bool:
+        """Whether weights are sharded; otherwise each rank has all, and products are cast."""
+        return self.options.zero_stage >= 2
+
+    def _optimizer(
+        self, modules: nn.Module, groups: dict[str, DeviceMesh]
+    ) -> torch.optim.Optimizer:
         """Return AdamW with its state, as after the first step."""
         weights = [p for p in modules.parameters() if p.requires_grad]
         on_device = not self.options.offload.has_optimizer
-        optimizer = torch.optim.AdamW(weights, foreach=on_device)
-        for weight in weights:
+        group = groups["shards"].get_group()
+        if self.options.zero_stage == 1 and group.size() > 1:
+            from torch.distributed.optim import ZeroRedundancyOptimizer  # warns of what it imports
+
+            sharing = ZeroRedundancyOptimizer(weights, torch.optim.AdamW, group, foreach=on_device)
+            optimizer, inner = sharing, sharing.optim
+        else:
+            optimizer = inner = torch.optim.AdamW(weights, foreach=on_device)
+        for weight in (p for part in inner.param_groups for p in part["params"]):
             moments = {name: torch.zeros_like(weight) for name in ("exp_avg", "exp_avg_sq")}
-            optimizer.state[weight] = {"step": torch.tensor(0.0), **moments}
+            inner.state[weight] = {"step": torch.tensor(0.0), **moments}
         return optimizer
 
     def _tag_resident(
@@ -237,8 +274,10 @@ class RankProgram:
         weights = Category.HOST if offload.has_weights else Category.WEIGHTS
         states = Category.HOST if offload.has_optimizer else Category.STATES
         recorder.tag(modules.parameters(), weights)
-        recorder.tag(modules.buffers(), Category.TEMPORARY)
-        found = [value for state in optimizer.state.values() for value in state.values()]
+        recorder.tag([m.turns for m in modules.modules() if isinstance(m, Chunk)],
+                     Category.TEMPORARY)  # fmt: skip
+        inner = getattr(optimizer, "optim", optimizer)
+        found = [value for state in inner.state.values() for value in state.values()]
         recorder.tag(found, states)
 
     def _tag_gradients(self, recorder: StepRecorder, modules: nn.Module) -> None:
@@ -256,7 +295,7 @@ class RankProgram:
                     recorder.tag(gathered, Category.GATHERED)
 
     def _passes(
-        self, chunks: Sequence[Chunk], mesh: DeviceMesh, recorder: StepRecorder
+        self, chunks: Sequence[nn.Module], mesh: DeviceMesh, recorder: StepRecorder
     ) -> tuple[Counter[MessageKind], Counter[Phase]]:
         """Run all micro-batches; those of one chunk are alike, so that the second stands for all.
 
@@ -267,19 +306,22 @@ class RankProgram:
             self._pipeline(chunks, mesh, recorder, number)
             return recorder.messages.copy(), recorder.flops.copy()
         seen: list[tuple[Counter[MessageKind], Counter[Phase]]] = []
-        for _ in range(min(number, 2)):
+        for index in range(min(number, 2)):
             tokens = torch.zeros(
                 self.sizes["micro_batch_size"], self.local_length, dtype=torch.int64
             )
             recorder.tag([tokens], Category.ACTIVATIONS)
-            made = self._saving(chunk, tokens, recorder)
-            loss = self._loss(mesh, made, tokens)
-            del made
-            with recorder.during(Phase.BACKWARD):
-                loss.backward()
-            del loss
+            is_last = index == min(number, 2) - 1
+            with nullcontext() if self.is_sharded or is_last else chunk.no_sync():
+                made = self._saving(chunk, tokens, recorder)
+                loss = self._loss(mesh, made, tokens)
+                del made
+                with recorder.during(Phase.BACKWARD):
+                    loss.backward()
+                del loss
+            self._tag_gradients(recorder, chunk)
             seen.append((recorder.messages.copy(), recorder.flops.copy()))
-        return _repeated(seen, number)
+        return _repeated(seen, number, repeats_first=not self.is_sharded)
 
     def _saving(self, chunk: Chunk, tokens: Tensor, recorder: StepRecorder) -> Tensor:
         """Run a chunk forward; where activations are offloaded, they move as ``save_on_cpu`` does.
@@ -304,14 +346,15 @@ class RankProgram:
         return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(0, 1))
 
     def _pipeline(
-        self, chunks: Sequence[Chunk], mesh: DeviceMesh, recorder: StepRecorder, number: int
+        self, chunks: Sequence[nn.Module], mesh: DeviceMesh, recorder: StepRecorder, number: int
     ) -> None:
         """Run all micro-batches in the order of the schedule."""
         sequences = self.sizes["micro_batch_size"]
         tokens = torch.zeros(sequences, self.local_length, dtype=torch.int64)
         rows = self.local_length // (self.sizes["tp"] if self.options.sequence_parallel else 1)
-        stream = torch.empty(sequences, rows, self.plan.model.hidden_size, dtype=self.compute,
-                             requires_grad=True)  # fmt: skip
+        # Under autocast the residual stream has the type of the weights.
+        stream = torch.empty(sequences, rows, self.plan.model.hidden_size, requires_grad=True,
+                             dtype=self.compute if self.is_sharded else self.kept)  # fmt: skip
         scores = torch.empty(
             sequences,
             self.local_length,
@@ -362,18 +405,36 @@ class _Agreed:
 
 
 def _repeated(
-    seen: Sequence[tuple[Counter[Any], Counter[Any]]], number: int
+    seen: Sequence[tuple[Counter[Any], Counter[Any]]], number: int, *, repeats_first: bool
 ) -> tuple[Counter[Any], Counter[Any]]:
-    """Return the counts of all micro-batches from those after the first and after the second."""
-    first = seen[0]
+    """Return the counts of all micro-batches from those after the first and after the second.
+
+    All but one are as the first, or as the second.
+    """
     if len(seen) == 1:
-        return first
+        return seen[0]
     totals = []
-    for one, two in zip(first, seen[1], strict=True):
+    for one, two in zip(*seen, strict=True):
+        own = {key: (one[key], two[key] - one[key]) for key in two}
         totals.append(
-            Counter({key: one[key] + (number - 1) * (two[key] - one[key]) for key in two})
+            Counter(
+                {
+                    key: (number - 1) * (first if repeats_first else second)
+                    + (second if repeats_first else first)
+                    for key, (first, second) in own.items()
+                }
+            )
         )
     return totals[0], totals[1]
+
+
+def _summed(group: Any, bucket: Any) -> Any:
+    """Sum a bucket of gradients over the ranks of a group, as the reducer does."""
+    gradients = bucket.buffer()
+    dist.all_reduce(gradients, group=group)
+    done: Any = torch.futures.Future()
+    done.set_result(gradients)
+    return done
 
 
 @contextmanager

@@ -214,6 +214,10 @@ class StepRecorder(TorchDispatchMode):
                 peak = {c: n for c, n in now.items() if c is not Category.HOST}
         return Usage(peak, dict(most), phase)
 
+    def _is_weight(self, tensor: Any) -> bool:
+        found = self._blocks.get(tensor.untyped_storage())
+        return found is not None and found.category is Category.WEIGHTS
+
     def _change(self, block: Block, num_bytes: int) -> None:
         if self._finished or num_bytes == block.num_bytes:
             return
@@ -248,6 +252,8 @@ class StepRecorder(TorchDispatchMode):
             self.flops[self.phase] += counted(*args, **kwargs, out_val=result)
         elif func is torch.ops.fsdp.chunk_cat.default:
             self.tag(args[0], Category.GRADIENTS)
+        elif func is aten._to_copy.default and self._is_weight(args[0]):
+            self.tag([result], Category.GATHERED)  # a copy in the type of the products
         for tensor in tree_leaves(result):
             if isinstance(tensor, torch.Tensor):
                 for storage in get_untyped_storages(tensor):

@@ -94,6 +94,14 @@ def test_replicas_sum_their_shards():
     assert found["all_reduce", "dp_replicate", "backward"] == (4, 4.0 * ALL / 4)
 
 
+def test_whole_weights_sum_whole_gradients_once():
+    found = ran(dp=8, global_batch=24, zero=0)
+    assert sent(found) == {("all_reduce", "dp_shard", "backward"): (1, 4.0 * ALL)}
+    assert held(found)["weights"] == 4 * ALL
+    # Products read copies of their weights in BF16, which the backward pass needs again.
+    assert held(found)["gathered"] == 2 * (ALL - EMBEDDING - 5 * 256)
+
+
 def test_kept_activations_are_those_of_the_operators():
     found = ran(dp=8, global_batch=8)
     stream, ffn, rows = 2 * TOKENS * 256, 2 * TOKENS * 512, 4 * TOKENS
@@ -175,9 +183,9 @@ def test_the_peak_is_that_of_the_tracker_of_pytorch(monkeypatch):
     class Tracked(RankProgram):
         def _passes(self, chunks, mesh, recorder):
             tokens = torch.zeros(1, self.local_length, dtype=torch.int64)
-            optimizer = self._optimizer(chunks[0])
+            optimizer = self._optimizer(chunks[0], {"shards": mesh["dp_shard"]})
             tracker = FSDPMemTracker(chunks[0], optimizer)
-            tracker.track_inputs((tokens, *chunks[0].buffers()))
+            tracker.track_inputs((tokens, chunks[0].turns))
             with recorder.without(), tracker:
                 logits = chunks[0](tokens)
                 loss = self._loss(mesh, logits, tokens)
