@@ -10,9 +10,9 @@ from sampled import one_in
 
 from meshwright.base.registry import load_entry_points
 from meshwright.catalog.answer_file import FORMAT, plain_data
+from meshwright.catalog.calibration import Constant
 from meshwright.cli.main import main
 from meshwright.cli.show import SCHEMAS
-from meshwright.measure.constants import Constant
 from meshwright.measure.run import MeasuredMachine
 from meshwright.spec.measured import Machine, Timing
 from meshwright.view.schema import schema_of

@@ -105,6 +105,16 @@ def known_at(column: object, index: int = 0) -> float | None:
     return None if math.isnan(number) else number
 
 
+def weighted_quantile(values: FloatArray, weights: FloatArray, share: float) -> float:
+    """Return the smallest value up to which a share of the weight lies.
+
+    Of 1, 2 and 3 with weights 1, 1 and 2 half of the weight lies up to 2.
+    """
+    order = np.argsort(values, kind="stable")
+    below = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(below, share * below[-1])])
+
+
 def read_only(column: NDArray[Any]) -> NDArray[Any]:
     """Return the column after forbidding changes to it."""
     column.setflags(write=False)

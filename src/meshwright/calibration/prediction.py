@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
+from meshwright.base.arrays import number_at
 from meshwright.base.errors import Fault, MeshwrightError, SpecError
 from meshwright.base.records import Brief, Scalar
 from meshwright.calibration.jobs import Job, job_of
@@ -135,7 +136,7 @@ def _fullest(priced: Priced) -> MemoryUse:
 
 def _plain(use: MemoryUse) -> MemoryUse:
     """Return memory as plain numbers."""
-    return MemoryUse({part: _one(column) for part, column in use.columns.items()})
+    return MemoryUse({part: number_at(column) for part, column in use.columns.items()})
 
 
 @dataclass(frozen=True)
@@ -250,11 +251,6 @@ def compared(job: Job, *, is_placed: bool = True) -> Prediction:
         parts_s=estimate.time_parts_s,
         interval=ends_s and (work.tokens_per_step / ends_s[1], work.tokens_per_step / ends_s[0]),
     )
-
-
-def _one(column: Any) -> float:
-    """Return the number of a column of one row."""
-    return float(np.asarray(column, dtype=float).reshape(-1)[0])
 
 
 def measurements(rows: Sequence[Row], calibration: str, origin: str) -> list[Measurement]:

@@ -278,11 +278,15 @@ def _typed(value: Any) -> Any:
     return {"activation" if BYTES_OF.get(value, 1.0) >= 2.0 else "matmul": value}
 
 
+_BOUNDED: dict[Any, Any] = {int: CountOrZero, tuple[int, ...]: tuple[CountOrZero, ...]}
 StrategyFields: type[Fields] = create_model(
     "StrategyFields",
     __base__=Fields,
     **dict.fromkeys((*DEGREES, "dp"), (Count | None, None)),
-    **{name: (kind | None, None) for name, kind in get_type_hints(PlanOptions).items()},
+    **{
+        name: (_BOUNDED.get(kind, kind) | None, None)
+        for name, kind in get_type_hints(PlanOptions).items()
+    },
 )  # type: ignore[call-overload]
 """Degrees and choices of a plan, by the names of ``StrategyOf`` and ``PlanOptions``, and ``dp``."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -65,6 +66,27 @@ _SomeConstants = create_model(
 _SomeServing = create_model(
     "_SomeServing", __base__=Declaration, **_optional(SERVING_CONSTANTS, _NOT_NEGATIVE)
 )
+
+
+@dataclass(frozen=True)
+class Constant:
+    """One fitted constant with its interval, and its rows in words."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    why: str
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """The constant as a file states it, with its origin, in four digits."""
+        ends = {"_s": " s", "_bytes": " B"}
+        unit = next((unit for end, unit in ends.items() if self.name.endswith(end)), "")
+        shown: list[Any] = [float(f"{one:.4g}") for one in (self.value, self.low, self.high)]
+        numbers = [f"{one}{unit}" for one in shown] if unit else shown
+        known = {"value": numbers[0], "derived": True, "source": "rows"}
+        return known | {"range": numbers[1:], "why": self.why}
 
 
 class ErrorRecord(Declaration):

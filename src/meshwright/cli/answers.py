@@ -246,7 +246,7 @@ def sweep(args: Any) -> int:
 
     found = api.sweep.answer(args, _call(args))
     show_answer(found, args)
-    if not found.is_complete:
+    if not found.swept.is_complete:
         return INTERRUPTED
     is_empty = any(not choice.best for choice in found.chosen)
     return NOTHING_FITS if is_empty or "found" not in counts_of(found.swept) else 0

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
+from meshwright.base.arrays import weighted_quantile
 from meshwright.base.errors import Fault, SpecError
+from meshwright.catalog.calibration import Constant
 from meshwright.catalog.files import bare
 from meshwright.catalog.systems import chip_names, load_chip
 from meshwright.collectives.group import make_group
@@ -46,17 +48,6 @@ BACKWARD_FLOPS = 2.5
 """FLOPs of flash attention backward over forward, as ``cost/operator.py`` counts them."""
 MOST_SLOWDOWN = 0.99
 """Largest value of the constant: communication and computation then take turns."""
-
-
-@dataclass(frozen=True)
-class Constant:
-    """One fitted constant, and its rows."""
-
-    name: str
-    value: float
-    low: float
-    high: float
-    why: str
 
 
 def chip_of(machine: Machine) -> ChipSpec | None:
@@ -105,7 +96,9 @@ def fitted(
         if entry.of_arithmetic:
             apart += _apart(entry.values)
             weights += [row.median_s for row in entry.rows]
-    return found, _quantile(apart, weights, 0.8) if apart else None
+    if not apart:
+        return found, None
+    return found, weighted_quantile(np.array(apart), np.array(weights), 0.8)
 
 
 def _apart(values: Sequence[float]) -> list[float]:
@@ -146,13 +139,6 @@ def _constant(entry: Entry) -> Constant:
     least = 1.0 if name.endswith("_factor") else 0.0
     low, value, high = (min(max(v, least), most) for v in (low, value, high))
     return Constant(name, value, low, high, entry.why)
-
-
-def _quantile(values: Sequence[float], weights: Sequence[float], share: float) -> float:
-    """Return the value below which a share of the weight lies."""
-    order = np.argsort(values)
-    total = np.cumsum(np.asarray(weights)[order])
-    return float(np.asarray(values)[order][np.searchsorted(total, share * total[-1])])
 
 
 def _large(rows: Iterable[Timing], work: Callable[[Timing], float]) -> list[Timing]:

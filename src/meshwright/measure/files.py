@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from meshwright.measure.constants import Constant
+from meshwright.catalog.calibration import Constant
 from meshwright.spec.declaration import file_key
 from meshwright.spec.measured import Measured, Timing
 from meshwright.spec.system import SystemSpec
@@ -27,7 +27,7 @@ def calibration_text(
         "name": name, "is_calibrated": True, "based_on": base,
         "sources": {SOURCE: {"title": f"{title}; written by {command}"}},
         "defaults": {},
-        "families": {family: {file_key(c.name): _entry(c) for c in constants}},
+        "families": {family: {file_key(c.name): c.entry for c in constants}},
         "measured": {
             "machine": _quantities(about.model_dump(), {"memory_bytes": "B"}),
             "taken": f"{measured.taken_s:.4g} s",
@@ -53,17 +53,6 @@ def _row(row: Timing) -> str:
         f"{{kernel: {row.kernel}, dtype: {row.dtype}, shape: {list(row.shape)}{among}, {times}, "
         f"num_samples: {row.num_samples}}}"
     )
-
-
-def _entry(constant: Constant) -> dict[str, Any]:
-    """Return a constant with its origin, in four digits."""
-    numbers: list[Any] = [
-        float(f"{number:.4g}") for number in (constant.value, constant.low, constant.high)
-    ]
-    if constant.name.endswith("_s"):
-        numbers = [f"{number} s" for number in numbers]
-    return {"value": numbers[0], "derived": True, "source": SOURCE, "range": numbers[1:],
-            "why": constant.why}  # fmt: skip
 
 
 def _quantities(values: dict[str, Any], units: dict[str, str]) -> dict[str, Any]:

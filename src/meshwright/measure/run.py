@@ -10,11 +10,11 @@ from typing import ClassVar
 from meshwright.base.errors import SpecError
 from meshwright.base.files import in_the_way, write_all
 from meshwright.base.records import Rows, Shown, scalars
-from meshwright.catalog.calibration import DEFAULT, load_calibration
+from meshwright.catalog.calibration import DEFAULT, Constant, load_calibration
 from meshwright.catalog.graphs.torch_export import torch_or_refusal
 from meshwright.catalog.systems import load_system
 from meshwright.measure.cases import TYPES, kernel_cases, network_cases
-from meshwright.measure.constants import Constant, chip_of, fitted, made_system
+from meshwright.measure.constants import chip_of, fitted, made_system
 from meshwright.measure.device import CPU, Device, Ranks
 from meshwright.measure.files import calibration_text, system_text
 from meshwright.measure.session import Progress, Session

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.base.units import format_seconds, format_si
-from meshwright.measure.constants import Constant, rate_of
+from meshwright.catalog.calibration import Constant
+from meshwright.measure.constants import rate_of
 from meshwright.measure.run import MeasuredMachine
 from meshwright.view.parts import Page, Section, Table, Tile
 from meshwright.view.registry import view

@@ -64,11 +64,13 @@ class Objective(Declaration):
     """A result to minimise or to maximise while others keep their limits."""
 
     least: str | None = None
+    """Name of the result that is minimised; None: another one is maximised."""
     most: str | None = None
+    """Name of the result that is maximised; None: another one is minimised."""
     at_least: Mapping[str, float] = Field(default_factory=dict)
-    """Floors of results, by name."""
+    """Lower limits of results, by name."""
     at_most: Mapping[str, float] = Field(default_factory=dict)
-    """Ceilings."""
+    """Upper limits of results, by name."""
 
     @property
     def name(self) -> str:

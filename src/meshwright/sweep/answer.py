@@ -10,7 +10,7 @@ from meshwright.base.records import Rows, Shown
 from meshwright.spec.sweep import SweepSpec
 from meshwright.sweep.choice import Choice
 from meshwright.sweep.results import records
-from meshwright.sweep.run import Point, Result, Swept
+from meshwright.sweep.run import Swept
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,9 @@ class SweepAnswer(Shown):
     """One question over all combinations of the varied fields."""
 
     WRITTEN: ClassVar[Mapping[str, str]] = {
-        "name": "name", "ask": "ask", "is_complete": "is_complete", "num_points": "num_points",
-        "num_new": "num_new", "points": "records", "chosen": "chosen",
+        "name": "asked.name", "ask": "asked.ask", "is_complete": "swept.is_complete",
+        "num_points": "swept.num_points", "num_new": "swept.num_new", "points": "records",
+        "chosen": "chosen",
     }  # fmt: skip
     asked: SweepSpec
     swept: Swept
@@ -29,44 +30,9 @@ class SweepAnswer(Shown):
     command: str = ""
 
     @property
-    def name(self) -> str:
-        """Name of the sweep."""
-        return self.asked.name
-
-    @property
-    def ask(self) -> str:
-        """Question of each point."""
-        return self.asked.ask
-
-    @property
-    def num_points(self) -> int:
-        """Number of points."""
-        return len(self.points)
-
-    @property
     def records(self) -> Sequence[Mapping[str, Any]]:
         """Varied fields and results of each point, by name; ``status`` is how it ended."""
         return records(self.swept)
-
-    @property
-    def points(self) -> tuple[Point, ...]:
-        """Fields of each point."""
-        return self.swept.points
-
-    @property
-    def results(self) -> tuple[Result | None, ...]:
-        """Result of each point; None where an interrupt came first."""
-        return self.swept.results
-
-    @property
-    def num_new(self) -> int:
-        """Number of points without a result in the file."""
-        return self.swept.num_new
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every point has its result."""
-        return self.swept.is_complete
 
     def rows(self) -> Rows:
         """Return the points with their results."""

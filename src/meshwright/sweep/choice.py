@@ -53,42 +53,17 @@ class Choice(Brief):
     """The best points for an objective: more than one where they tie."""
 
     WRITTEN: ClassVar[Mapping[str, str]] = {
-        "least": "least", "most": "most", "at_least": "at_least", "at_most": "at_most",
-        "group": "section", "num_within": "num_within", "num_found": "num_found", "best": "best",
+        **{name: f"objective.{name}" for name in ("least", "most", "at_least", "at_most")},
+        **{name: name for name in ("group", "num_within", "num_found", "best")},
     }  # fmt: skip
     objective: Objective
-    group: str
-    """Value of the field with one choice for each of its values; empty: all points."""
+    group: str | None
+    """Value of the field with one choice for each of its values; None: all points."""
     best: tuple[Record, ...]
     num_within: int
     """Number of points within all limits."""
     num_found: int
     """Number of points with a plan."""
-
-    @property
-    def least(self) -> str | None:
-        """Name of the result that is minimised; None: another one is maximised."""
-        return self.objective.least
-
-    @property
-    def most(self) -> str | None:
-        """Name of the result that is maximised; None: another one is minimised."""
-        return self.objective.most
-
-    @property
-    def at_least(self) -> Mapping[str, float]:
-        """Lower limits of results, by name."""
-        return self.objective.at_least
-
-    @property
-    def at_most(self) -> Mapping[str, float]:
-        """Upper limits of results, by name."""
-        return self.objective.at_most
-
-    @property
-    def section(self) -> str | None:
-        """Value of the field with one choice for each of its values; None: all points."""
-        return self.group or None
 
 
 def objective_of(
@@ -148,7 +123,7 @@ def choices(objective: Objective, sweep: SweepSpec, records: Sequence[Record]) -
     All points are compared, so no point of the grid is better; all ties are listed.
     """
     each = sweep.report.each if sweep.report is not None else None
-    groups = [""] if each is None else [str(value) for value in sweep.sides[each]]
+    groups = [None] if each is None else [str(value) for value in sweep.sides[each]]
     for group in groups:
         here = [one for one in records if each is None or str(one[each]) == group]
         within = [one for one in here if is_within(objective, one)]

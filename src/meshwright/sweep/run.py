@@ -190,6 +190,12 @@ class Swept:
     results: tuple[Result | None, ...]
     """Results of the points; None where an interrupt came first."""
     num_new: int
+    """Number of points without a result in the file."""
+
+    @property
+    def num_points(self) -> int:
+        """Number of points."""
+        return len(self.points)
 
     @property
     def is_complete(self) -> bool:

@@ -118,11 +118,12 @@ def _tiles(
         reason, number = next(iter(why.items()))
         yield Tile("Why have the others none?", f"{reason} ({number:,})", "", "counts",
                    label="lacking")  # fmt: skip
-    drawn = next((part for part in _map_parts(sweep, swept)
-                  if isinstance(part, Chart) and part.table is not None), None)  # fmt: skip
-    if sweep.heat_map is not None and drawn is not None:
-        yield Tile("How does it vary?", drawn.title, drawn.says, "map", label="map",
-                   part=replace(drawn.table, caption=drawn.title))  # fmt: skip
+    drawn = [(part, part.table) for part in _map_parts(sweep, swept)
+             if isinstance(part, Chart) and part.table is not None]  # fmt: skip
+    if sweep.heat_map is not None and drawn:
+        chart, table = drawn[0]
+        yield Tile("How does it vary?", chart.title, chart.says, "map", label="map",
+                   part=replace(table, caption=chart.title))  # fmt: skip
     elif found:
         first = _points_table(sweep, found[:MOST_SHOWN], _shown(sweep, found))
         yield Tile("What is each point?", counted(len(found), "point"), section="points",

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from meshwright.base.arrays import weighted_quantile
 from meshwright.calibration.fit.record import serving_alone_text, serving_text
 from meshwright.calibration.fit.serving import (
     OF_CHIPS,
     OF_SERVERS,
     fit_serving,
     serving_rows,
-    weighted_quantile,
 )
 from meshwright.calibration.rows import published
 from meshwright.calibration.serving import Column

@@ -157,8 +157,8 @@ def test_constants_come_back_out_of_made_rows():
     assert found.values[2] == pytest.approx(TRUE[2], abs=0.2 * GIB)
     assert np.median(np.abs(found.errors)) < 0.01
     assert np.median(found.errors) >= 0.0
-    for name, value, low, high in constants_of_memory(found):
-        assert low <= value <= high, name
+    for one in constants_of_memory(found):
+        assert one.low <= one.value <= one.high, one.name
 
 
 def test_a_source_left_out_is_predicted_by_the_others():

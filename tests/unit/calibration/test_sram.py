@@ -49,10 +49,10 @@ def test_the_committed_constants_are_those_of_the_fit(found):
     assert sram_record(again).left_out == pytest.approx(part.fit.left_out, abs=2e-3)
     for entry in found.sram:
         assert entry.log_error == pytest.approx(part.fit.fitted[entry.row.id], abs=2e-3)
-    for key, (value, low, high) in constants_of_sram(again):
-        known = (part.families | part.servers)[key.family]
-        assert getattr(known, key.free.name) == pytest.approx(value, rel=2e-3)
-        assert low < value < high
+    for one in constants_of_sram(again):
+        known = (part.families | part.servers)[one.place]
+        assert getattr(known, one.name) == pytest.approx(one.value, rel=2e-3)
+        assert one.low < one.value < one.high
 
 
 @pytest.mark.slow

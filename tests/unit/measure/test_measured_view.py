@@ -3,7 +3,8 @@
 import pytest
 from report_pages import check_page
 
-from meshwright.measure.constants import Constant, rate_of
+from meshwright.catalog.calibration import Constant
+from meshwright.measure.constants import rate_of
 from meshwright.measure.run import MeasuredMachine
 from meshwright.spec.measured import Machine, Timing
 from meshwright.view.terminal import text_of

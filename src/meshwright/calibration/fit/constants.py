@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
-from meshwright.catalog.calibration import UNCALIBRATED, load_calibration
+import numpy as np
+
+from meshwright.base.arrays import FloatArray
+from meshwright.catalog.calibration import UNCALIBRATED, Constant, load_calibration
+from meshwright.spec.declaration import file_key
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,27 @@ class Key:
     def holds(self, family: str, framework: str) -> bool:
         """Return whether jobs of a framework on a family of chips have this constant."""
         return self.family in ("", family) and self.framework in ("", framework)
+
+
+@dataclass(frozen=True)
+class FittedConstant(Constant):
+    """One constant of a fit."""
+
+    why: str = "fitted"
+    part: str = ""
+    """Part of the cost model: ``training``, ``memory``, ``serving`` or ``sram``."""
+    place: str = ""
+    """Family, framework or server of the constant; empty: all."""
+
+
+def entries(constants: Iterable[FittedConstant], place: str = "") -> dict[str, Any]:
+    """Return the constants of a family, framework or server as files state them."""
+    return {file_key(one.name): one.entry for one in constants if one.place == place}
+
+
+def two_deviations(value: float, spread: float) -> FloatArray:
+    """Return a constant, and the ends of its interval: two standard deviations of its logarithm."""
+    return np.asarray(np.exp([value, value - 2.0 * spread, value + 2.0 * spread]), dtype=float)
 
 
 def keys_of(

@@ -14,6 +14,7 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray
 from meshwright.calibration.errors import memory_error_record, source_weights
+from meshwright.calibration.fit.constants import FittedConstant
 from meshwright.calibration.prediction import Prediction, RowMemory
 from meshwright.calibration.rows import Counting
 from meshwright.catalog.calibration import MemoryGroupRecord, MemoryRecord
@@ -24,7 +25,7 @@ HUBER = 0.02
 """Log errors beyond it count linearly: rows that contradict others do not pull."""
 NOISE = 0.05
 """Log error of a source that weighs as much as a prior of one spread."""
-CONSTANTS = ("allocator_factor", "communication_buffer", "communicator")
+CONSTANTS = ("allocator_factor", "communication_buffer_bytes", "communicator_bytes")
 PRIOR = (1.05, 1.5 * GIB, 0.5 * GIB)
 """An allocator of rounded blocks; context and kernels of CUDA, 1573 MiB on an A100 (BigScience,
 chronicles-prequel.md); some tens of channels of NCCL with buffers of 4 MiB both ways
@@ -110,14 +111,15 @@ def fit_memory(rows: MemoryRows, prior: Sequence[float] = PRIOR) -> MemoryFit | 
     return MemoryFit(rows, values, rows.log_errors(values), left_out)
 
 
-def constants_of_memory(found: MemoryFit) -> Iterator[tuple[str, float, float, float]]:
+def constants_of_memory(found: MemoryFit) -> Iterator[FittedConstant]:
     """Yield each constant with the interval that four of five rows ask for, within its bounds."""
     for index, (name, value, least, most) in enumerate(
         zip(CONSTANTS, found.values.tolist(), *BOUNDS, strict=True)
     ):
         needed = found.rows.needed(found.values, index)
         low, high = np.quantile(needed, [0.1, 0.9]) if len(needed) else (least, most)
-        yield name, value, max(min(float(low), value), least), min(max(float(high), value), most)
+        ends = max(min(float(low), value), least), min(max(float(high), value), most)
+        yield FittedConstant(name, value, *ends, part="memory")
 
 
 def _fitted(rows: MemoryRows, expected: Sequence[float]) -> FloatArray:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,15 @@ import yaml
 from meshwright.base.arrays import BoolArray, FloatArray
 from meshwright.calibration.errors import error_record, pooled_error_record
 from meshwright.calibration.fit import serving as serving_fit
-from meshwright.calibration.fit.constants import FREE, Free, Key
+from meshwright.calibration.fit.constants import (
+    FREE,
+    FittedConstant,
+    Free,
+    entries,
+    two_deviations,
+)
 from meshwright.calibration.fit.memory import MemoryFit, constants_of_memory, memory_record
-from meshwright.calibration.fit.serving import OF_CHIPS, OF_SERVERS, SHARED, ServingFit
+from meshwright.calibration.fit.serving import OF_CHIPS, OF_SERVERS, ServingFit
 from meshwright.calibration.fit.spread import HeldOut, held_out, spread_of
 from meshwright.calibration.fit.sram import DRAFTED, REDUCTION, SramFit
 from meshwright.calibration.fit.training import Fit, draws_of
@@ -31,14 +36,9 @@ from meshwright.catalog.calibration import (
 )
 from meshwright.search.intervals import EXPERTS, FIRST_TOKEN, UNSEEN, distance_of
 from meshwright.spec.calibration import Spread, Tail
-from meshwright.spec.declaration import file_key
 
-Interval = tuple[float, float, float]
-"""A value, with its lowest and highest plausible value."""
-FITTED = "fitted"
 FEWEST_INSIDE = 0.6
 """Share of the rows of a source that intervals are to hold in four of five sources."""
-OF_FAMILIES = "geometric mean of the families fitted"
 
 
 def calibration_text(found: Fit, name: str, command: str, memory: MemoryFit | None = None) -> str:
@@ -46,60 +46,49 @@ def calibration_text(found: Fit, name: str, command: str, memory: MemoryFit | No
 
     A file that adjusts another calibration states the constants that its rows inform, and no more.
     """
-    is_first = found.base == UNCALIBRATED
+    constants = list(constants_of(found))
+    of_others = [] if found.base != UNCALIBRATED else _median_of_those_fitted(constants)
+    of_memory = constants_of_memory(memory) if memory else ()
     content = _head(name, len(found.errors), command, found.base) | {
         "fit": fit_record(found, memory).model_dump(exclude_none=True),
-        "defaults": _entries(found) | (_median_of_those_fitted(found) if is_first else {}),
-        "families": {name: _entries(found, name) for name in sorted(set(found.rows.families))},
+        "defaults": entries([*constants, *of_others, *of_memory]),
+        "families": {name: entries(constants, name) for name in sorted(set(found.rows.families))},
         "frameworks": {
-            name: entries
-            for name in sorted(set(found.rows.frameworks))
-            if (entries := _entries(found, framework=name))
+            name: own for name in sorted(set(found.rows.frameworks))
+            if (own := entries(constants, name))
         },
-    }
-    for key, *value in constants_of_memory(memory) if memory else ():
-        content["defaults"][key] = _entry(*value, unit="" if key.endswith("_factor") else " B")
+    }  # fmt: skip
     return f"# Written by {command}; not by hand.\n{_yaml(content)}"
 
 
 def serving_text(found: ServingFit) -> str:
     """Return the part of a calibration file that holds the constants of serving, in YAML."""
-    labels, record = found.rows.labels, serving_fit_record(found)
-    values = dict(constants_of_serving(found))
-
-    def fitted(free: Sequence[Free], place: str) -> dict[str, Any]:
-        return {file_key(f.name): _entry(*values[place, f.name], unit=_unit(f)) for f in free}
-
+    labels, constants = found.rows.labels, list(constants_of_serving(found))
     content = {
-        "fit": record.model_dump(exclude_unset=True, exclude_none=True),
-        "defaults": fitted(SHARED, "") | _expected((*OF_CHIPS, *OF_SERVERS)),
-        "families": {name: fitted(OF_CHIPS, name) for name in sorted(set(labels["family"]))},
-        "servers": {name: fitted(OF_SERVERS, name) for name in sorted(set(labels["server"]))},
+        "fit": serving_fit_record(found).model_dump(exclude_unset=True, exclude_none=True),
+        "defaults": entries([*constants, *_expected((*OF_CHIPS, *OF_SERVERS))]),
+        "families": {name: entries(constants, name) for name in sorted(set(labels["family"]))},
+        "servers": {name: entries(constants, name) for name in sorted(set(labels["server"]))},
     }
     return _yaml({"serving": content})
 
 
 def sram_text(found: SramFit) -> str:
     """Return the part of a calibration file for machines that serve from SRAM, in YAML."""
-
-    def fitted(free: Free) -> dict[str, Any]:
-        return {
-            key.family: {file_key(free.name): _entry(*interval, unit=_unit(free))}
-            for key, interval in constants_of_sram(found)
-            if key.free is free
-        }
-
-    of_chips = [entry for key, entry in constants_of_sram(found) if key.free is REDUCTION]
-    values, lows, highs = zip(*of_chips, strict=True)
-    middle = float(np.exp(np.mean(np.log(values)))), min(lows), max(highs)
+    constants = list(constants_of_sram(found))
+    of_chips = [one for one in constants if one.name == REDUCTION.name]
+    middle = float(np.exp(np.mean(np.log([one.value for one in of_chips]))))
+    lowest, highest = min(one.low for one in of_chips), max(one.high for one in of_chips)
+    why = "geometric mean of the families fitted"
     content = {
         "fit": sram_record(found).model_dump(),
-        "defaults": {
-            file_key(REDUCTION.name): _entry(*middle, unit=_unit(REDUCTION), why=OF_FAMILIES)
+        "defaults": entries([FittedConstant(REDUCTION.name, middle, lowest, highest, why)]),
+        **{
+            part: {key.family: entries(constants, key.family)
+                   for key in found.keys if key.free is free}
+            for part, free in (("families", REDUCTION), ("servers", DRAFTED))
         },
-        "families": fitted(REDUCTION),
-        "servers": fitted(DRAFTED),
-    }
+    }  # fmt: skip
     return _yaml({"sram": content})
 
 
@@ -113,11 +102,12 @@ def sram_record(found: SramFit) -> SramRecord:
     return SramRecord(fitted=shown(found.errors), left_out=shown(found.left_out))
 
 
-def constants_of_sram(found: SramFit) -> Iterator[tuple[Key, Interval]]:
+def constants_of_sram(found: SramFit) -> Iterator[FittedConstant]:
     """Yield each constant with its interval."""
     for key, value, spread in zip(found.keys, found.values, found.spreads, strict=True):
-        middle, low, high = _two_deviations(value, spread).tolist()
-        yield key, (middle, max(low, key.free.lowest), min(high, key.free.highest))
+        middle, low, high = two_deviations(value, spread).tolist()
+        ends = max(low, key.free.lowest), min(high, key.free.highest)
+        yield FittedConstant(key.free.name, middle, *ends, part="sram", place=key.family)
 
 
 def serving_alone_text(num_rows: int, name: str, command: str) -> str:
@@ -133,20 +123,6 @@ def _head(name: str, num_rows: int, command: str, base: str) -> dict[str, Any]:
 
 def _yaml(content: dict[str, Any]) -> str:
     return str(yaml.safe_dump(content, sort_keys=False, width=100, allow_unicode=True))
-
-
-def _entry(value: float, low: float, high: float, *, unit: str = "", why: str = FITTED) -> Any:
-    """Return one value with its origin, in four digits."""
-    shown, least, most = (float(f"{number:.4g}") for number in (value, low, high))
-    numbers: list[Any] = [shown, least, most]
-    if unit:
-        numbers = [f"{number}{unit}" for number in numbers]
-    known = {"value": numbers[0], "derived": True, "source": "rows"}
-    return known | {"range": numbers[1:], "why": why}
-
-
-def _unit(free: Free) -> str:
-    return " s" if free.name.endswith("_s") else ""
 
 
 # training
@@ -265,60 +241,33 @@ def _is_alone(found: Fit, group: str) -> bool:
     return not mine & others
 
 
-def constants_of(found: Fit) -> Iterator[tuple[tuple[str, str, str], Interval]]:
-    """Yield each constant that rows inform: its family, framework and name, and its interval."""
-    for key, value, spread, informed in zip(
+def constants_of(found: Fit) -> Iterator[FittedConstant]:
+    """Yield each constant that rows inform, its interval within the allowed bounds."""
+    for key, number, spread, informed in zip(
         found.keys, found.values, found.spreads, found.informed, strict=True
     ):
         if informed:
-            for name, interval in _constants_of_key(key, _two_deviations(value, spread)).items():
-                yield (key.family, key.framework, name), interval
+            base = load_calibration(key.family, UNCALIBRATED)
+            for name, values in draws_of(key, two_deviations(number, spread), base).items():
+                value, low, high = values.tolist()
+                least = 1.0 if name.endswith("_factor") else 0.0
+                most = 1.0 if name.endswith("_efficiency") else np.inf
+                ends, place = (max(low, least), min(high, most)), key.family or key.framework
+                yield FittedConstant(name, value, *ends, part="training", place=place)
 
 
-def _two_deviations(value: float, spread: float) -> FloatArray:
-    """Return a constant, and the ends of its interval: two standard deviations of its logarithm."""
-    return np.asarray(np.exp([value, value - 2.0 * spread, value + 2.0 * spread]), dtype=float)
-
-
-def _constants_of_key(key: Key, bounds: FloatArray) -> dict[str, Interval]:
-    """Return the constants of a key, each with its interval within the allowed bounds."""
-    base = load_calibration(key.family, UNCALIBRATED)
-    found = {}
-    for name, values in draws_of(key, bounds, base).items():
-        value, low, high = (float(entry) for entry in values)
-        least = 1.0 if name.endswith("_factor") else 0.0
-        most = 1.0 if name.endswith("_efficiency") else np.inf
-        found[name] = value, max(low, least), min(high, most)
-    return found
-
-
-def _entries(found: Fit, family: str = "", framework: str = "") -> dict[str, Any]:
-    """Return the constants of a family or of a framework as files hold them, or those of all."""
-    return {
-        file_key(name): _entry(*interval, unit=" s" if name.endswith("_s") else "")
-        for (*place, name), interval in constants_of(found)
-        if place == [family, framework]
-    }
-
-
-def _median_of_those_fitted(found: Fit) -> dict[str, Any]:
-    """Return constants of families and frameworks that no row has: the median of those fitted.
+def _median_of_those_fitted(constants: Sequence[FittedConstant]) -> Iterator[FittedConstant]:
+    """Yield constants of families and frameworks that no row has: the median of those fitted.
 
     Each may lie as low and as high as that of any.
     """
-    of_name: Mapping[str, list[Interval]] = defaultdict(list)
     own = {f.name for f in FREE if (f.per_family or f.per_framework) and not f.scales}
-    for (_, _, name), interval in constants_of(found):
-        if name in own:
-            of_name[name].append(interval)
-    entries = {}
-    for name, known in of_name.items():
+    for name in dict.fromkeys(one.name for one in constants if one.name in own):
+        known = [(one.value, one.low, one.high) for one in constants if one.name == name]
         values, lows, highs = np.array(known).T
-        middle, why = float(np.exp(np.median(np.log(values)))), "median of those fitted"
-        unit = " s" if name.endswith("_s") else ""
-        lowest, highest = float(lows.min()), float(highs.max())
-        entries[file_key(name)] = _entry(middle, lowest, highest, unit=unit, why=why)
-    return entries
+        middle = float(np.exp(np.median(np.log(values))))
+        ends = float(lows.min()), float(highs.max())
+        yield FittedConstant(name, middle, *ends, "median of those fitted")
 
 
 # serving
@@ -376,18 +325,15 @@ def _parts(found: ServingFit, kind: str) -> dict[str, GroupRecord]:
     )  # fmt: skip
 
 
-def constants_of_serving(found: ServingFit) -> Iterator[tuple[tuple[str, str], Interval]]:
-    """Yield each constant: its family or server and its name, and its interval."""
+def constants_of_serving(found: ServingFit) -> Iterator[FittedConstant]:
+    """Yield each constant with its interval."""
     for key, value, spread in zip(found.rows.keys, found.values, found.spreads, strict=True):
-        middle, low, high = _two_deviations(value, spread).tolist()
-        yield key.place, (middle, low, high)
+        middle, low, high = two_deviations(value, spread).tolist()
+        yield FittedConstant(key.free.name, middle, low, high, part="serving", place=key.family)
 
 
-def _expected(free: Sequence[Free]) -> dict[str, Any]:
-    """Return the constants of families or servers without rows: the expected values."""
-    entries = {}
+def _expected(free: Sequence[Free]) -> Iterator[FittedConstant]:
+    """Yield the constants of families or servers without rows: the expected values."""
     for one in free:
         low, high = (one.prior * np.exp([-2.0 * one.spread, 2.0 * one.spread])).tolist()
-        why = "expected where no row tells"
-        entries[file_key(one.name)] = _entry(one.prior, low, high, unit=_unit(one), why=why)
-    return entries
+        yield FittedConstant(one.name, one.prior, low, high, "expected where no row tells")

@@ -11,6 +11,7 @@ from typing import Any
 from typing_extensions import TypedDict
 
 from meshwright.base.records import Rows, Scalar, Shown
+from meshwright.calibration.fit.constants import FittedConstant
 from meshwright.calibration.fit.memory import (
     PRIOR,
     constants_of_memory,
@@ -73,26 +74,12 @@ class FittedRecord(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Constant:
-    """One fitted constant with its interval."""
-
-    part: str
-    """Part of the cost model: ``training``, ``memory``, ``serving`` or ``sram``."""
-    place: str
-    """Family, framework or server of the constant; empty: all."""
-    name: str
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
 class Fitted(Shown):
     """A calibration file, its errors for a program, and its constants."""
 
     text: str
     data: dict[str, Any]
-    constants: tuple[Constant, ...] = ()
+    constants: tuple[FittedConstant, ...] = ()
 
     def rows(self) -> Rows:
         """Return the sources of the rows with their errors."""
@@ -136,17 +123,20 @@ def fitted(rows: Sequence[Row], name: str, command: str, calibration: str = UNCA
         for entry in steps
         if entry.log_error is None and not (entry.memory and entry.memory.measured_bytes)
     }
-    text, data, constants = serving_alone_text(len(served), name, command), {}, list[Constant]()
+    text, data, constants = (
+        serving_alone_text(len(served), name, command),
+        {},
+        list[FittedConstant](),
+    )
     if trained.predictions:
         steps_of_rows = [entry.row for entry in trained.predictions]
         found = fit(trained, fit_rows(steps_of_rows, is_named=False), calibration)
         memory = fit_memory(memory_rows(steps), expected_memory(trained, calibration))
         data = fit_record(found, memory).model_dump()
         text = calibration_text(found, name, command, memory)
-        constants += [Constant("training", family or framework, constant, *entry)
-                      for (family, framework, constant), entry in constants_of(found)]  # fmt: skip
+        constants += constants_of(found)
         if memory is not None:
-            constants += [Constant("memory", "", *entry) for entry in constants_of_memory(memory)]
+            constants += constants_of_memory(memory)
     with TemporaryDirectory() as folder:
         base = Path(folder) / "base.yaml"
         base.write_text(text, encoding="utf-8")
@@ -157,14 +147,11 @@ def fitted(rows: Sequence[Row], name: str, command: str, calibration: str = UNCA
     if serving is not None:
         text += serving_text(serving)
         data |= {"serving": serving_fit_record(serving).model_dump(exclude_unset=True)}
-        constants += [Constant("serving", *place, *entry)
-                      for place, entry in constants_of_serving(serving)]  # fmt: skip
+        constants += constants_of_serving(serving)
     if sram is not None:
         text += sram_text(sram)
         data |= {"sram": sram_record(sram).model_dump()}
-        constants += [
-            Constant("sram", *key.place, *entry) for key, entry in constants_of_sram(sram)
-        ]
+        constants += constants_of_sram(sram)
     if data:
         data |= {"unused": unused}
     return Fitted(text, data, tuple(constants))

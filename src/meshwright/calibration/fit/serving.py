@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.base.arrays import BoolArray, FloatArray
+from meshwright.base.arrays import BoolArray, FloatArray, weighted_quantile
 from meshwright.calibration.errors import SHARE, source_weights
 from meshwright.calibration.fit.constants import Free, Key
-from meshwright.calibration.fit.training import CLOSE, MOST_ROUNDS, NOISE, robust_step
+from meshwright.calibration.fit.training import NOISE, STEP, robust_step, solved
 from meshwright.calibration.rows import RefusedError, Row
 from meshwright.calibration.serving import (
     FIGURES,
@@ -29,8 +29,6 @@ from meshwright.spec.calibration import Spread, Tail
 
 STARTS = tuple(np.log([0.1, 1.0 / 3.0]).tolist())
 """Moves of one constant that are tried before the first step."""
-STEP = 0.03
-"""Difference of a logarithm from which slopes are taken."""
 OF_CHIPS = (
     Free("prompt_rate_share", 0.9, 0.25, 0.4, 1.2),
     Free("few_rows_rate_share", 0.7, 0.5, 0.02, 1.2),
@@ -242,14 +240,9 @@ def fit_serving(rows: ServingRows) -> ServingFit:
     in the slopes at the fitted point, then predicted exactly.
     """
     keys, values = rows.keys, np.log([key.free.prior for key in rows.keys])
-    values = values + rows.best_starts(values)
-    for _ in range(MOST_ROUNDS):
-        errors, slopes = rows.errors_and_slopes(values)
-        step = np.clip(robust_step(errors, slopes, rows.weights, keys, values)[0], -0.5, 0.5)
-        values = values + step
-        if np.abs(step).max() < CLOSE:
-            break
-    errors, slopes = rows.errors_and_slopes(values)
+    values, errors, slopes = solved(
+        rows.errors_and_slopes, keys, values + rows.best_starts(values), rows.weights
+    )
     spreads = robust_step(errors, slopes, rows.weights, keys, values)[1]
     left_out = {
         name: _left_out(rows, np.array(labels), values, errors, slopes)
@@ -298,10 +291,3 @@ def spread_of(found: ServingFit) -> Spread | None:
     }
     even = Tail(distance=plain, factors=factors)
     return Spread(slower=even, faster=even)
-
-
-def weighted_quantile(values: FloatArray, weights: FloatArray, share: float) -> float:
-    """Return the smallest value up to which a share of the weight lies."""
-    order = np.argsort(values)
-    reached = np.cumsum(weights[order]) / weights.sum()
-    return float(values[order][np.searchsorted(reached, share)])

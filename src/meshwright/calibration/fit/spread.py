@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray
+from meshwright.base.arrays import BoolArray, FloatArray, weighted_quantile
 from meshwright.calibration.errors import SHARE, interval_score
 from meshwright.calibration.fit.training import NOTHING, Fit, FitRows, Stacks
 from meshwright.catalog.calibration import UNCALIBRATED, load_calibration
@@ -191,7 +191,7 @@ def _tail(errors: FloatArray, degrees: FloatArray, weights: FloatArray) -> Tail:
     logs = _log_scales(np.maximum(errors, 0.0), weights, degrees)
     scales = np.exp(logs[0] + degrees @ logs[1:])
     factors = {name: float(np.exp(log)) for name, log in zip(TRAITS, logs[1:], strict=True)}
-    beyond = max(quantile(errors / scales, weights, ONE_SIDED), 0.0)
+    beyond = max(weighted_quantile(errors / scales, weights, ONE_SIDED), 0.0)
     return Tail(distance=float(np.exp(logs[0])) * beyond, factors=factors)
 
 
@@ -218,10 +218,3 @@ def _log_scales(sizes: FloatArray, weights: FloatArray, degrees: FloatArray) -> 
 
     bounds = [(np.log(LEAST_SIZE), None), *[(0.0, float(np.log(MOST_FACTOR)))] * degrees.shape[1]]
     return np.asarray(minimize(unlikely, start, jac=True, method="L-BFGS-B", bounds=bounds).x)
-
-
-def quantile(values: FloatArray, weights: FloatArray, share: float) -> float:
-    """Return the value at or below which a share of the weight lies."""
-    order = np.argsort(values, kind="stable")
-    below = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(below, share * below[-1])])

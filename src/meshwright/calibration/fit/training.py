@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -263,7 +263,9 @@ def fit(rows: FitRows, unnamed: FitRows | None = None, base: str = UNCALIBRATED)
     keys = keys_of(sorted(set(rows.families)), sorted(set(rows.frameworks)), base)
     prior = np.log([key.free.prior for key in keys])
     huber, least = (HUBER, FEWEST_ROWS) if base == UNCALIBRATED else (OWN_HUBER, 1)
-    fitted, errors, slopes = _solved(rows, keys, prior, huber)
+    fitted, errors, slopes = solved(
+        lambda values: rows.errors_and_slopes(keys, values), keys, prior, rows.weights, huber
+    )
     spreads = robust_step(errors, slopes, rows.weights, keys, fitted, huber)[1]
     left_out = left_out_of(rows.stacks)
     values = np.tile(fitted, (len(left_out), 1))
@@ -309,9 +311,10 @@ def _informed(rows: FitRows, key: Key, slopes: FloatArray, least: int) -> bool:
     return int(mine.sum()) >= least and float(np.abs(slopes[mine]).max()) > INFORMED
 
 
-def _solved(
-    rows: FitRows, keys: Sequence[Key], values: FloatArray, huber: float
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+def solved(
+    errors_and_slopes: Callable[[FloatArray], tuple[FloatArray, FloatArray]], keys: Sequence[Key],
+    values: FloatArray, weights: FloatArray, huber: float = HUBER,
+) -> tuple[FloatArray, FloatArray, FloatArray]:  # fmt: skip
     """Return fitted constants, with the errors and slopes of all rows there.
 
     Parameters
@@ -319,11 +322,11 @@ def _solved(
     values
         Where they start, (keys,).
     """
-    errors, slopes = rows.errors_and_slopes(keys, values)
+    errors, slopes = errors_and_slopes(values)
     for _ in range(MOST_ROUNDS):
-        step = robust_step(errors, slopes, rows.weights, keys, values, huber)[0]
+        step = robust_step(errors, slopes, weights, keys, values, huber)[0]
         values = values + np.clip(step, -0.5, 0.5)
-        errors, slopes = rows.errors_and_slopes(keys, values)
+        errors, slopes = errors_and_slopes(values)
         if np.abs(step).max() < CLOSE:
             break
     return values, errors, slopes
