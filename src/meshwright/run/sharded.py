@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from meshwright.run.layers.attention import Place, attention
-from meshwright.run.layers.column import ColumnLinear
+from meshwright.run.layers.column import Column
 from meshwright.run.layers.embedding import VocabularyEmbedding
 from meshwright.run.layers.experts import Bank, SplitExperts
-from meshwright.run.layers.products import Product, Resident, StreamedWeights
-from meshwright.run.layers.row import RowLinear
-from meshwright.run.layers.streamed_inputs import StreamedColumn, StreamedRow, Travel
+from meshwright.run.layers.products import Product, Resident, SplitLinear, StreamedWeights
+from meshwright.run.layers.row import Row
 from meshwright.run.layers.streams import Stream
+from meshwright.run.layers.tokens import Tokens
 from meshwright.run.layers.ulysses import heads_to_tokens, tokens_to_heads
 from meshwright.run.mesh import Mesh, heads_axis
 from meshwright.run.model import Attention, Experts, FeedForward, Layer, Transformer, rotate
@@ -102,44 +102,46 @@ class Builder:
 
         ``shared``: ranks that hold the same key head, and its rows among these.
         """
-        mesh, site = self.mesh, _site(name)
-        bias = None
-        sums = () if self.streams_inputs or mesh["tatp"].size == 1 else ("tatp",)
-        marks: tuple[tuple[str, int, int], ...] = (
-            () if shared is None else ((f"{heads_axis(mesh.job)}/{shared[0]}", *shared[1:]),)
-        )
-        if f"{name}.bias" in self.weights:
-            bias = self.take(f"{name}.bias", {0: rows}, sums=sums, shared=marks)
-        if self.stream is not None and self.streams_inputs:
-            weight = self.take(f"{name}.weight", {0: rows}, shared=marks)
-            return StreamedColumn(weight, bias, self.travel, site)
+        marks: tuple[tuple[str, int, int], ...] = ()
+        if shared is not None:
+            marks = ((f"{heads_axis(self.mesh.job)}/{shared[0]}", *shared[1:]),)
+        sums = [axis for axis in self.token_axes if axis == "tatp" and not self.streams_inputs]
+        bias = self._bias(name, {0: rows}, sums=sums, shared=marks)
         product, own = self.product(len(rows))
         marks = tuple((axis, *_overlap(start, stop, own)) for axis, start, stop in marks)
         weight = self.take(f"{name}.weight", {0: rows[own.start : own.stop]}, shared=marks)
-        return ColumnLinear(weight, bias, mesh["tp"], mesh.splits_tokens, product, site)
+        return SplitLinear(Column, weight, bias, self.tokens, product, _site(name))
 
     def row(self, name: str, columns: Tensor) -> Any:
         """Return the row-parallel layer with these columns of a dense weight."""
-        mesh, site = self.mesh, _site(name)
-        bias = None
-        if f"{name}.bias" in self.weights:
-            bias = self.take(f"{name}.bias", sums=self.token_axes)
-        if self.stream is not None and self.streams_inputs:
-            return StreamedRow(self.take(f"{name}.weight", {1: columns}), bias, self.travel, site)
+        bias = self._bias(name, sums=self.token_axes)
         product, own = self.product(self.weights[f"{name}.weight"].shape[0])
-        weight = self.take(f"{name}.weight",
-                           {0: torch.arange(own.start, own.stop), 1: columns})  # fmt: skip
-        return RowLinear(weight, bias, mesh["tp"], mesh.splits_tokens, product, site)
+        index = {0: torch.arange(own.start, own.stop), 1: columns}
+        weight = self.take(f"{name}.weight", index)
+        return SplitLinear(Row, weight, bias, self.tokens, product, _site(name))
+
+    def _bias(self, name: str, index: Index | None = None, **more: Any) -> Tensor | None:
+        has_bias = f"{name}.bias" in self.weights
+        return self.take(f"{name}.bias", index, **more) if has_bias else None
 
     @property
-    def travel(self) -> Travel:
-        """The way of tokens round tatp."""
-        assert self.stream is not None
-        return Travel(self.stream, self.mesh["tp"], self.mesh.splits_tokens)
+    def tokens(self) -> Tokens:
+        """The way of the tokens of a layer."""
+        return self._tokens(self.stream if self.streams_inputs else None)
+
+    def _tokens(self, stream: Stream | None) -> Tokens:
+        return Tokens(self.mesh["tp"], self.mesh.splits_tokens, stream)
+
+    def head(self) -> Any:
+        """Return the last product: its inputs travel over tatp whatever the layers stream."""
+        rows = {0: self.words()}
+        weight, bias = self.take("logits.weight", rows), self._bias("logits", rows)
+        return SplitLinear(Column, weight, bias, self._tokens(self.stream), Resident(),
+                           "head.logits")  # fmt: skip
 
     def product(self, rows: int) -> tuple[Product, range]:
         """Return the products of a weight of these rows, and the rows that rest here."""
-        if self.stream is None:
+        if self.stream is None or self.streams_inputs:
             return Resident(), range(rows)
         streamed = StreamedWeights(self.stream, rows)
         first = self.stream.axis.index * self.stream.num_parts
@@ -322,7 +324,7 @@ class Stage(nn.Module):
         if self.is_last:
             if dense.norm is not None:
                 self.norm = builder.whole(dense.norm, "norm")
-            self.logits = self._head(builder)
+            self.logits = builder.head()
             self.tie()
 
     def tie(self) -> None:
@@ -330,15 +332,6 @@ class Stage(nn.Module):
         is_tied = self.mesh.job.model.tied_embeddings
         if is_tied and self.embedding is not None and self.logits is not None:
             self.logits.weight = self.embedding.weight
-
-    def _head(self, builder: Builder) -> nn.Module:
-        """Return the last product: its inputs travel over tatp whatever the layers stream."""
-        mesh, rows, site = self.mesh, {0: self.words}, "head.logits"
-        weight = builder.take("logits.weight", rows)
-        bias = builder.take("logits.bias", rows) if "logits.bias" in builder.weights else None
-        if builder.stream is not None:
-            return StreamedColumn(weight, bias, builder.travel, site)
-        return ColumnLinear(weight, bias, mesh["tp"], mesh.splits_tokens, Resident(), site)
 
     def forward(self, x: Tensor) -> Tensor:
         mesh = self.mesh

@@ -140,6 +140,8 @@ class Process:
         words = torch.empty(rows, whole, dtype=torch.long, device="meta")
         found = []
         for place, stage in zip(self.places, self.stages, strict=True):
+            if self.shards and mesh.options.zero_stage == 3:
+                _reduce_each_pass(stage)
             logits = torch.empty(rows, whole, len(stage.words), dtype=dtype, device="meta")
             logits.requires_grad_()
             found.append(_ToldStage(
@@ -205,6 +207,21 @@ class Process:
             for name, weight in self.parameters.items()
             if weight.grad is not None
         }
+
+
+def _reduce_each_pass(stage: Any) -> None:
+    """Keep a pipeline from putting the collectives of ZeRO 3 off until the end of the step.
+
+    PyTorch's stages accumulate whole gradients of a step and reduce them once (PyTorch 2.13,
+    ``distributed/pipelining/stage.py``, ``backward_maybe_with_nosync``); the plan reduces those of
+    each micro-batch, and lets weights go.
+    """
+    for name in (
+        "set_is_last_backward",
+        "set_reshard_after_backward",
+        "set_requires_gradient_sync",
+    ):
+        setattr(stage, name, lambda *given, **named: None)
 
 
 class _ToldStage(PipelineStage):

@@ -8,14 +8,14 @@ import torch.distributed as dist
 
 from meshwright.graph.op import Phase
 from meshwright.run.layers.attention import attention
-from meshwright.run.layers.column import ColumnLinear
+from meshwright.run.layers.column import Column
 from meshwright.run.layers.embedding import VocabularyEmbedding
 from meshwright.run.layers.experts import Bank, SplitExperts
 from meshwright.run.layers.loss import cross_entropy
-from meshwright.run.layers.products import Resident, StreamedWeights
-from meshwright.run.layers.row import RowLinear
-from meshwright.run.layers.streamed_inputs import StreamedColumn, Travel
+from meshwright.run.layers.products import Resident, SplitLinear, StreamedWeights
+from meshwright.run.layers.row import Row
 from meshwright.run.layers.streams import Stream, cuts
+from meshwright.run.layers.tokens import Tokens
 from meshwright.run.layers.ulysses import tokens_to_heads
 from meshwright.run.mesh import Axis
 from meshwright.run.model import Linear
@@ -41,14 +41,14 @@ def column(axis):
     x, weight = drawn(B, S, H), drawn(6, H, seed=1)
     expected = x @ weight.T
     part = own(x, axis, 1)
-    layer = ColumnLinear(own(weight, axis, 0), None, axis, True, Resident(), "one")
+    layer = SplitLinear(Column, own(weight, axis, 0), None, Tokens(axis, True), Resident(), "one")
     return layer(part), expected.chunk(2, -1)[axis.index]
 
 
 def row(axis):
     x, weight = drawn(B, S, 6), drawn(H, 6, seed=1)
     part = own(x, axis, 2)
-    layer = RowLinear(own(weight, axis, 1), None, axis, True, Resident(), "one")
+    layer = SplitLinear(Row, own(weight, axis, 1), None, Tokens(axis, True), Resident(), "one")
     return layer(part), (x @ weight.T).chunk(2, 1)[axis.index]
 
 
@@ -99,22 +99,16 @@ def experts(axis):
 
 def streamed_weights(axis):
     x, weight = drawn(B, S, H), drawn(8, H, seed=1)
-    stream = Stream(axis, "hold")
-    layer = ColumnLinear(
-        own(weight, axis, 0),
-        None,
-        Axis("tp", (0,), 0, axis.recorder),
-        False,
-        StreamedWeights(stream, 8),
-        "one",
-    )
+    tokens = Tokens(Axis("tp", (0,), 0, axis.recorder), False)
+    product = StreamedWeights(Stream(axis, "hold"), 8)
+    layer = SplitLinear(Column, own(weight, axis, 0), None, tokens, product, "one")
     return layer(own(x, axis, 1)), (x @ weight.T).chunk(4, 1)[axis.index]
 
 
 def streamed_inputs(axis):
     x, weight = drawn(B, 2 * S, H), drawn(8, H, seed=1)
-    travel = Travel(Stream(axis, "hold"), Axis("tp", (0,), 0, axis.recorder), False)
-    layer = StreamedColumn(own(weight, axis, 0), None, travel, "one")
+    tokens = Tokens(Axis("tp", (0,), 0, axis.recorder), False, Stream(axis, "hold"))
+    layer = SplitLinear(Column, own(weight, axis, 0), None, tokens, Resident(), "one")
     return layer(own(x, axis, 1)), (x @ weight.T).chunk(4, 2)[axis.index]
 
 

@@ -5,7 +5,8 @@
               again, because only X_r was kept
 
 With b sequences of s tokens and width h: b s h elements gathered forward, b s h reduced and b s h
-gathered again backward. For b = 1, s = 4, h = 8 and tp 2 that is 32 elements each.
+gathered again backward. For b = 1, s = 4, h = 8 and tp 2 that is 32 elements each. Where tokens
+travel over tatp the gather and the scatter are passes of a stream, part by part.
 """
 
 from __future__ import annotations
@@ -13,48 +14,36 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from meshwright.graph.op import Phase
 from meshwright.run.layers.products import Product
-from meshwright.run.mesh import Axis
-
-TOKENS = 1
-"""Dim of the tokens of an activation: (batch, tokens, width)."""
+from meshwright.run.layers.tokens import Tokens
 
 
-class _Column(torch.autograd.Function):
+class Column(torch.autograd.Function):
+    """Y_r = X W_r^T."""
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, tp: Axis, splits: bool, product: Product,
-                site: str) -> Tensor:  # fmt: skip
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, tokens: Tokens, product: Product, site: str
+    ) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.of = (tp, splits, product, site)
-        whole = tp.gather(x, TOKENS, f"{site}: input", Phase.FORWARD) if splits else x
-        return product.forward(whole, weight, site)
+        ctx.of = (tokens, product, site)
+        y = x.new_empty(x.shape[0], tokens.number(x), product.outputs(weight))
+        for part, places in tokens.gather(x, f"{site}: input", Phase.FORWARD):
+            y[:, places] = product.forward(part, weight, site)
+        return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        tp, splits, product, site = ctx.of
-        open_dx = product.input_gradient(dy, weight, site)
-        name = f"{site}: input gradient"
-        if splits:
-            dx = tp.scatter_sum(open_dx, TOKENS, name, Phase.INPUT_GRADIENT)
-            x = tp.gather(x, TOKENS, f"{site}: kept input", Phase.WEIGHT_GRADIENT)
-        else:
-            dx = tp.sum(open_dx, name, Phase.INPUT_GRADIENT)
-        return dx, product.weight_gradient(dy, x, site), None, None, None, None
-
-
-class ColumnLinear(nn.Module):
-    """A linear layer whose outputs are split over tp; its weight may travel over tatp."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None, *of: Any) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(weight)
-        self.bias = None if bias is None else nn.Parameter(bias)
-        self.of = of
-
-    def forward(self, x: Tensor) -> Tensor:
-        made = _Column.apply(x, self.weight, *self.of)
-        return made if self.bias is None else made + self.bias
+        tokens, product, site = ctx.of
+        dx = tokens.scatter_sum(
+            lambda places: product.input_gradient(dy[:, places], weight, site),
+            dy, x.shape[-1], f"{site}: input gradient", Phase.INPUT_GRADIENT,
+        )  # fmt: skip
+        dw = torch.zeros_like(weight)
+        for part, places in tokens.gather(x, f"{site}: kept input", Phase.WEIGHT_GRADIENT):
+            dw += product.weight_gradient(dy[:, places], part, site)
+        return dx, dw, None, None, None

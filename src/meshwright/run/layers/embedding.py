@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from meshwright.graph.op import Phase
-from meshwright.run.layers.column import TOKENS
+from meshwright.run.layers.tokens import DIM
 from meshwright.run.mesh import Axis
 
 Splits = tuple[tuple[Axis, bool], ...]
@@ -29,7 +29,7 @@ class _SumRows(torch.autograd.Function):
         ctx.splits = splits
         for axis, splits_tokens in splits:
             if splits_tokens:
-                x = axis.scatter_sum(x, TOKENS, "embedding.lookup: output", Phase.FORWARD)
+                x = axis.scatter_sum(x, DIM, "embedding.lookup: output", Phase.FORWARD)
             else:
                 x = axis.sum(x, "embedding.lookup: output", Phase.FORWARD)
         return x
@@ -39,7 +39,7 @@ class _SumRows(torch.autograd.Function):
         for axis, splits_tokens in ctx.splits:
             if splits_tokens:
                 site = "embedding.lookup: output gradient"
-                dx = axis.gather(dx, TOKENS, site, Phase.WEIGHT_GRADIENT)
+                dx = axis.gather(dx, DIM, site, Phase.WEIGHT_GRADIENT)
         return _in_a_row(dx, ctx.splits), None
 
 
@@ -49,7 +49,7 @@ def _in_a_row(x: Tensor, splits: Splits) -> Tensor:
     if len(inner) < 2:
         return x
     outer, last = inner
-    return x.unflatten(TOKENS, (last, outer, -1)).transpose(1, 2).flatten(1, 3)
+    return x.unflatten(DIM, (last, outer, -1)).transpose(1, 2).flatten(1, 3)
 
 
 class VocabularyEmbedding(nn.Module):

@@ -7,9 +7,10 @@ streaming the rows of W (columns of Y) are cut over tatp, and all three run in t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from meshwright.graph.op import Phase
 from meshwright.run.layers.streams import Stream
@@ -24,6 +25,10 @@ def weight_gradient(dy: Tensor, x: Tensor) -> Tensor:
 
 class Resident:
     """Weights that rest on their rank."""
+
+    def outputs(self, weight: Tensor) -> int:
+        """Return the width of the output."""
+        return len(weight)
 
     def forward(self, x: Tensor, weight: Tensor, site: str) -> Tensor:
         return x @ weight.T
@@ -47,6 +52,10 @@ class StreamedWeights:
 
     def __init__(self, stream: Stream, rows: int) -> None:
         self.stream, self.cut = stream, stream.cuts(rows)
+
+    def outputs(self, weight: Tensor) -> int:
+        """Return the width of the output."""
+        return self.cut[-1][1]
 
     def _pass(self, weight: Tensor, site: str, phase: Phase) -> Iterator[tuple[int, Tensor]]:
         shapes = [(stop - start, weight.shape[1]) for start, stop in self.cut]
@@ -78,4 +87,22 @@ class StreamedWeights:
         return torch.cat(self.stream.scatter_sum(partial, x, shapes, name, WEIGHT))
 
 
-Product = Resident | StreamedWeights
+Product: TypeAlias = Resident | StreamedWeights
+
+
+class SplitLinear(nn.Module):
+    """A linear layer of which this rank holds a part; a bias is added where the output rests.
+
+    ``of``: the :class:`~meshwright.run.layers.tokens.Tokens`, the product and the site, as
+    ``function`` takes them (``Column`` or ``Row``).
+    """
+
+    def __init__(self, function: Any, weight: Tensor, bias: Tensor | None, *of: Any) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+        self.bias = None if bias is None else nn.Parameter(bias)
+        self.function, self.of = function, of
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = self.function.apply(x, self.weight, *self.of)
+        return made if self.bias is None else made + self.bias

@@ -6,7 +6,7 @@
 
 A block of a column-parallel and a row-parallel layer makes one all-reduce forward and one backward,
 or a gather and a scatter instead of each, of the same volume. For b = 1, s = 4, h = 8 and tp 2 the
-scatter takes 32 elements.
+scatter takes 32 elements. Where tokens travel over tatp both are passes of a stream, part by part.
 """
 
 from __future__ import annotations
@@ -14,44 +14,33 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from meshwright.graph.op import Phase
-from meshwright.run.layers.column import TOKENS
 from meshwright.run.layers.products import Product
-from meshwright.run.mesh import Axis
+from meshwright.run.layers.tokens import Tokens
 
 
-class _Row(torch.autograd.Function):
+class Row(torch.autograd.Function):
+    """Y = sum_r X_r W_r^T."""
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, tp: Axis, splits: bool, product: Product,
-                site: str) -> Tensor:  # fmt: skip
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, tokens: Tokens, product: Product, site: str
+    ) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.of = (tp, splits, product, site)
-        open_y = product.forward(x, weight, site)
-        if splits:
-            return tp.scatter_sum(open_y, TOKENS, f"{site}: output", Phase.FORWARD)
-        return tp.sum(open_y, f"{site}: output", Phase.FORWARD)
+        ctx.of = (tokens, product, site)
+        return tokens.scatter_sum(
+            lambda places: product.forward(x[:, places], weight, site),
+            x, product.outputs(weight), f"{site}: output", Phase.FORWARD,
+        )  # fmt: skip
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        tp, splits, product, site = ctx.of
-        if splits:
-            dy = tp.gather(dy, TOKENS, f"{site}: output gradient", Phase.INPUT_GRADIENT)
-        dx = product.input_gradient(dy, weight, site)
-        return dx, product.weight_gradient(dy, x, site), None, None, None, None
-
-
-class RowLinear(nn.Module):
-    """A linear layer whose inputs are split over tp; the bias is added once, after the sum."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None, *of: Any) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(weight)
-        self.bias = None if bias is None else nn.Parameter(bias)
-        self.of = of
-
-    def forward(self, x: Tensor) -> Tensor:
-        made = _Row.apply(x, self.weight, *self.of)
-        return made if self.bias is None else made + self.bias
+        tokens, product, site = ctx.of
+        dx, dw = torch.empty_like(x), torch.zeros_like(weight)
+        for part, places in tokens.gather(dy, f"{site}: output gradient", Phase.INPUT_GRADIENT):
+            dx[:, places] = product.input_gradient(part, weight, site)
+            dw += product.weight_gradient(part, x[:, places], site)
+        return dx, dw, None, None, None
