@@ -113,7 +113,8 @@ class _LeaveError(Exception):
     """A loop is left, or its next round begins: break or continue."""
 
 
-Value = str | list[str]
+Value = str | list[str] | dict[str, str]
+"""Value of a variable: text, an array, or an array by name."""
 
 
 class _Shell:
@@ -126,7 +127,6 @@ class _Shell:
         self.functions: dict[str, Node] = {}
         self.first_line = 0
         self.put_before: dict[str, str] = {}
-        self.tables: dict[str, dict[str, str]] = {}
         self.input = ""
         self.printed: list[str] | None = None
         self.exported: set[str] = set()
@@ -178,9 +178,11 @@ class _Shell:
         name = _text(name_node)
         if name_node.type == "subscript":
             return self._assign_element(name_node, value_node)
-        value: Value
-        if name in self.tables and value_node is not None and value_node.type == "array":
-            self.tables[name] |= self._table(value_node)
+        value: str | list[str]
+        before = self.variables.get(name)
+        if isinstance(before, dict) and value_node is not None and value_node.type == "array":
+            pairs = (_ENTRY.fullmatch(self.text(child)) for child in value_node.named_children)
+            before |= {pair[1].strip("\"'"): pair[2] for pair in pairs if pair}
             return True
         if value_node is None:
             value = ""
@@ -190,26 +192,18 @@ class _Shell:
         else:
             value = self.text(value_node)
         if adds:
-            before = self.variables.get(name, [] if isinstance(value, list) else "")
-            if isinstance(before, list) or isinstance(value, list):
-                value = [*_as_list(before), *_as_list(value)]
-            else:
-                value = before + value
+            is_text = isinstance(value, str) and isinstance(before or "", str)
+            value = f"{before or ''}{value}" if is_text else [*_as_list(before), *_as_list(value)]
         self.budget.spend(letters=sum(map(len, value)), values=len(_as_list(value)))
         self.variables[name] = value
         return True
-
-    def _table(self, node: Node) -> dict[str, str]:
-        """Return the entries of an array by name: ``([7b]=4096 [13b]=5120)``."""
-        pairs = (_ENTRY.fullmatch(self.text(child)) for child in node.named_children)
-        return {pair[1].strip("\"'"): pair[2] for pair in pairs if pair}
 
     def _run_declaration_command(self, node: Node) -> bool:
         options = [_text(child) for child in node.named_children if child.type == "word"]
         if any(option.startswith("-") and "A" in option for option in options):
             for child in node.named_children:
                 if child.type in ("variable_assignment", "variable_name"):
-                    self.tables[_text(child).partition("=")[0]] = {}
+                    self.variables[_text(child).partition("=")[0]] = {}
         for child in node.named_children:
             if child.type == "variable_assignment":
                 self._run_variable_assignment(child)
@@ -221,12 +215,11 @@ class _Shell:
 
     def _assign_element(self, name_node: Node, value_node: Node | None) -> bool:
         name, _, index = _text(name_node).partition("[")
-        if name in self.tables:
-            key = self._key(name_node)
-            self.tables[name][key] = "" if value_node is None else self.text(value_node)
+        table = self.variables.get(name)
+        if isinstance(table, dict):
+            table[self._key(name_node)] = "" if value_node is None else self.text(value_node)
             return True
-        number = self._number(index.rstrip("]"))
-        values = _as_list(self.variables.get(name, []))
+        number, values = self._number(index.rstrip("]")), _as_list(table)
         if number is None or number < -len(values) or value_node is None:
             self.variables[name] = unknown(name)
             return True
@@ -336,7 +329,10 @@ class _Shell:
         return True
 
     def _run_postfix_expression(self, node: Node) -> bool:
-        text = _text(node)
+        return self._counts(_text(node))
+
+    def _counts(self, text: str) -> bool:
+        """Follow an expression between ``((`` and ``))``; return whether it is known and not 0."""
         return self._step(text) or bool(self._number(text))
 
     _run_binary_expression = _run_unary_expression = _run_postfix_expression
@@ -397,10 +393,7 @@ class _Shell:
     def _run_test_command(self, node: Node) -> bool:
         inner = [child for child in node.named_children if child.type != "comment"]
         if node.children and node.children[0].type == "((":
-            if len(inner) == 1 and self._step(_text(inner[0])):
-                return True
-            number = self._number(_text(node)[2:-2])
-            return bool(number)
+            return self._counts(_text(node)[2:-2])
         return bool(inner) and all(self._holds(child) for child in inner)
 
     def _holds(self, node: Node) -> bool:
@@ -668,7 +661,7 @@ class _Shell:
         is_quoted = node.type == "string"
         return text[1:-1] if is_quoted and text[:1] == text[-1:] == '"' else text.lstrip('"')
 
-    def _one(self, node: Node) -> Value:
+    def _one(self, node: Node) -> str | list[str]:
         """Return the value of a word with a single part."""
         kind, text = node.type, _text(node)
         text = text[_blank(text) :] if kind in _SPLIT else text
@@ -689,23 +682,25 @@ class _Shell:
             return self.text(node)
         return re.sub(r"\\\n", "", text) if "\\\n" in text else re.sub(r"\\(.)", r"\1", text)
 
-    def _variable(self, name: str) -> Value:
-        if name in self.variables:
-            return self.variables[name]
-        return [] if name in ("@", "*") else unknown(name)
+    def _variable(self, name: str) -> str | list[str]:
+        value = self.variables.get(name, [] if name in ("@", "*") else unknown(name))
+        return unknown(name) if isinstance(value, dict) else value
 
-    def _expansion(self, node: Node) -> Value:
+    def _expansion(self, node: Node) -> str | list[str]:
         """Return the value of ``${...}``."""
         text = _after_blank(node)[2:-1]
         found = _EXPANSION.fullmatch(text)
         if found is None:
             return unknown(text)
         counts, name, index, sign, _ = found.groups()
-        if name in self.tables and index is not None:
-            return self._entry(node, name, index, sign)
-        value = self._variable(name)
-        is_set = name in self.variables
-        if index is not None and index not in ("@", "*"):
+        value, is_set = self._variable(name), name in self.variables
+        table = self.variables.get(name)
+        if isinstance(table, dict) and index in ("@", "*"):
+            value = list(table.values())
+        elif isinstance(table, dict) and index is not None:
+            key = self._key(next(one for one in node.named_children if one.type == "subscript"))
+            value, is_set = table.get(key, unknown(text)), key in table
+        elif index is not None and index not in ("@", "*"):
             number, values = self._number(index), _as_list(value)
             known = number is not None and -len(values) <= number < len(values)
             value = values[number] if known and number is not None else unknown(text)
@@ -715,19 +710,9 @@ class _Shell:
             return str(len(value)) if is_set else unknown(text)
         return self._defaulted(node, name, value, sign, is_set=is_set) if sign else value
 
-    def _entry(self, node: Node, name: str, index: str, sign: str | None) -> Value:
-        """Return the value of ``${NAME[KEY]}`` for an array by name."""
-        table = self.tables[name]
-        if index in ("@", "*"):
-            return list(table.values())
-        subscript = next(one for one in node.named_children if one.type == "subscript")
-        key = self._key(subscript)
-        value = table.get(key, unknown(_after_blank(node)[2:-1]))
-        if not sign:
-            return value
-        return self._defaulted(node, name, value, sign, is_set=key in table)
-
-    def _defaulted(self, node: Node, name: str, value: Value, sign: str, *, is_set: bool) -> Value:
+    def _defaulted(
+        self, node: Node, name: str, value: str | list[str], sign: str, *, is_set: bool
+    ) -> str | list[str]:
         """Return a value after its default, its alternative or the removal of a pattern."""
         signs = [child for child in node.children if child.type == sign or child.type == sign[0]]
         after = signs[-1].end_byte if signs else node.start_byte
@@ -737,8 +722,8 @@ class _Shell:
         if sign in (":-", "-"):
             return value if is_there else other
         if sign in (":=", "="):
-            self.variables[name] = value if is_there else other
-            return self.variables[name]
+            self.variables[name] = value = value if is_there else other
+            return value
         if sign in (":+", "+"):
             return other if is_there else ""
         if sign in (":?", "?"):
@@ -757,15 +742,9 @@ class _Shell:
         self.budget.spend(values=len(self.variables))
         inner = _Shell(Script(), {}, self.others, self.budget)
         inner.variables, inner.functions = dict(self.variables), self.functions
-        inner.tables = self.tables
-        words = [
-            word
-            for part in node.named_children[0].named_children
-            for word in (
-                inner.fields(part.named_children[0])
-                if part.type == "command_name" else inner.fields(part)
-            )
-        ]  # fmt: skip
+        parts = node.named_children[0].named_children
+        named = (part.named_children[0] if part.type == "command_name" else part for part in parts)
+        words = [word for part in named for word in inner.fields(part)]
         if words and words[0] in self.functions:
             inner.printed = []
             inner._call(words[0], words[1:])
@@ -967,8 +946,10 @@ def _unescaped(source: bytes) -> str:
     return re.sub(r'\\([$`"\\])', r"\1", text.replace("\\\n", ""))
 
 
-def _as_list(value: Value) -> list[str]:
-    return list(value) if isinstance(value, list) else ([value] if value else [])
+def _as_list(value: Value | None) -> list[str]:
+    if isinstance(value, dict | list):
+        return list(value.values() if isinstance(value, dict) else value)
+    return [value] if value else []
 
 
 def _split(value: str) -> list[str]:
