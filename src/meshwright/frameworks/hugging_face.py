@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from meshwright.frameworks.launch import words_of
 from meshwright.frameworks.table import Value, Words, dashed, load_table
-from meshwright.frameworks.words import words_of
 from meshwright.spec.workload import Adapters
 from meshwright.train.answer import Plan
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.frameworks.table import Words
+from meshwright.frameworks.table import Value, Words
 from meshwright.sharding.dealing import chunk_lengths
-from meshwright.sharding.strategy import DEGREES
+from meshwright.sharding.strategy import DEGREES, Offload
 from meshwright.train.answer import Plan
 from meshwright.train.writing import MESH_AXES, host_size
 
@@ -32,15 +32,10 @@ def mesh_dims(plan: Plan) -> dict[str, int]:
     return {axis: sizes[axis] for axis in order}
 
 
-def axes_in_use(plan: Plan) -> tuple[str, ...]:
-    """Return the axes of degree above one, innermost first."""
-    return tuple(axis for axis, size in reversed(mesh_dims(plan).items()) if size > 1)
-
-
 def ordered_as(plan: Plan, order: tuple[str, ...]) -> bool:
     """Return whether the axes in use lie on the devices as in an order, innermost first."""
-    used = axes_in_use(plan)
-    return used == tuple(axis for axis in order if axis in used)
+    used = [axis for axis, size in reversed(mesh_dims(plan).items()) if size > 1]
+    return used == [axis for axis in order if axis in used]
 
 
 def layers_of_chunks(plan: Plan) -> list[int]:
@@ -59,12 +54,6 @@ def micro_batches(plan: Plan) -> int:
     return plan.workload.global_batch_size // (sizes["dp"] * sizes["micro_batch_size"])
 
 
-def num_experts(plan: Plan) -> int:
-    """Return the routed experts of one layer; 0 for a dense model."""
-    kinds = plan.model.layer_kinds
-    return max((kind.experts.num_experts for kind in kinds if kind.experts), default=0)
-
-
 @dataclass(frozen=True)
 class Hosts:
     """Hosts of a job, and processes on each: one for each device."""
@@ -79,17 +68,47 @@ def plan_launch(plan: Plan) -> Hosts:
     return Hosts(1, used) if used <= size else Hosts(used // size, size)
 
 
-def torchrun_words(launch: Hosts) -> list[str]:
+def torchrun_words(plan: Plan) -> list[str]:
     """Return the start of a torchrun command."""
-    return ["torchrun", *host_words(launch)]
+    return ["torchrun", *host_words(plan)]
 
 
-def host_words(launch: Hosts) -> list[str]:
+def host_words(plan: Plan) -> list[str]:
     """Return hosts and processes; the address of the first host is left to the user."""
+    launch = plan_launch(plan)
     words = [f"--nnodes={launch.num_hosts}", f"--nproc-per-node={launch.devices_per_host}"]
     if launch.num_hosts > 1:
         words += ["--rdzv-backend=c10d", '--rdzv-endpoint="${HEAD_ADDRESS:?the first host}:29500"']
     return words
+
+
+def words_of(plan: Plan) -> dict[str, Value]:
+    """Return the options that state a plan; None: what frameworks do unless they are told."""
+    work, plan_options, software = plan.workload, plan.best.plan_options, plan.workload.software
+    sizes = degrees(plan)
+    steps = None
+    if work.total_tokens is not None:
+        steps = int(-(-work.total_tokens // work.tokens_per_step))
+    return {
+        **sizes,
+        "seq": work.sequence_length,
+        "global_batch": work.global_batch_size,
+        "accumulation": micro_batches(plan),
+        "steps": steps,
+        "zero_stage": f"{plan_options.zero_stage}",
+        "reshard_after_forward": None if plan_options.reshard_after_forward else "off",
+        "overlap_data_parallel": "on" if plan_options.overlap_data_parallel else "off",
+        "sequence_parallel": "on" if plan_options.sequence_parallel else "off",
+        "async_tp": plan_options.overlap_tensor_parallel and sizes["tp"] > 1,
+        "context_kind": f"{plan_options.context_kind}",
+        "schedule": f"{plan_options.schedule}",
+        "recompute": f"{plan_options.recompute}",
+        "offload": None if plan_options.offload is Offload.NONE else f"{plan_options.offload}",
+        "precision": work.precision.matmul,
+        "compiled": software.compiled,
+        "loss": software.loss,
+        "cuda_graphs": software.cuda_graphs,
+    }
 
 
 def on_one_line(text: str) -> str:

@@ -54,7 +54,7 @@ def _command(plan: Plan, script: str) -> str:
     """Return the command of each host, run in the folder of the files."""
     if script.endswith(".sh"):
         return f"bash {script}"
-    return " ".join([*torchrun_words(plan_launch(plan)), script])
+    return " ".join([*torchrun_words(plan), script])
 
 
 def _name(plan: Plan) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from meshwright.catalog.config_json import config_of
-from meshwright.frameworks.launch import num_experts
 from meshwright.train.answer import Plan
 
 OWN_MODULE = "torchtitan_model"
@@ -206,6 +205,6 @@ def _converters(plan: Plan) -> tuple[list[str], str]:
         return [], "None"
     compiled = f"model_compile_enabled={plan.workload.software.compiled}"
     made = {"Float8LinearConverter": f'filter_fqns=["lm_head", "router.gate"], {compiled}'}
-    if num_experts(plan):
+    if plan.model.has_experts:
         made["Float8GroupedExpertsConverter"] = compiled
     return list(made), f"[{', '.join(f'{name}.Config({of})' for name, of in made.items())}]"

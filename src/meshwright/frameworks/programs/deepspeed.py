@@ -22,7 +22,6 @@ from meshwright.frameworks.launch import (
     degrees,
     header,
     micro_batches,
-    plan_launch,
     shell_script,
     torchrun_words,
 )
@@ -52,7 +51,7 @@ class DeepSpeedFiles(LaunchFiles):
             *trainer_options(plan, recomputes=recomputes),
         ]
         comments = header(plan, self.written, notes(plan, FILE_NAME))
-        program = [*torchrun_words(plan_launch(plan)), program_of(plan)]
+        program = [*torchrun_words(plan), program_of(plan)]
         script = shell_script(comments, _variables(plan), program, options)
         return {FILE_NAME: script, CONFIG_NAME: json.dumps(_config(plan), indent=2) + "\n"}
 

@@ -17,14 +17,13 @@ from meshwright.frameworks.launch import (
     header,
     layers_of_chunks,
     mesh_dims,
-    plan_launch,
     torchrun_words,
+    words_of,
 )
 from meshwright.frameworks.reading.given import Given, Options
 from meshwright.frameworks.reading.job import JobContext
 from meshwright.frameworks.reading.launchers import Devices
 from meshwright.frameworks.reading.stages import stage_choices
-from meshwright.frameworks.words import words_of
 from meshwright.sharding.space import order_name
 from meshwright.sharding.strategy import Recompute
 from meshwright.train.answer import Plan
@@ -62,7 +61,7 @@ class Fsdp(LaunchFiles):
 
     def render(self, plan: Plan) -> dict[str, str]:
         """Return the script."""
-        start = " ".join([*torchrun_words(plan_launch(plan)), FILE_NAME])
+        start = " ".join([*torchrun_words(plan), FILE_NAME])
         notes = [f"start on each host: {start}", *_notes(plan)]
         parts = [*_functions(plan), _main(plan)]
         head = ["#!/usr/bin/env python3", *header(plan, self.written, notes), ""]

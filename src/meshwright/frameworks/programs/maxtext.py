@@ -23,13 +23,13 @@ from meshwright.frameworks.launch import (
     micro_batches,
     plan_launch,
     shell_script,
+    words_of,
 )
 from meshwright.frameworks.reading.given import Given, Options, of_tree
 from meshwright.frameworks.reading.job import JobContext
 from meshwright.frameworks.reading.launchers import Devices
 from meshwright.frameworks.reading.models import catalog_twin, known_model
 from meshwright.frameworks.table import Value, assigned
-from meshwright.frameworks.words import words_of
 from meshwright.graph.recompute import LAYER_INPUT, TENSORS
 from meshwright.spec.model import ModelSpec
 from meshwright.train.answer import Plan

@@ -26,9 +26,9 @@ from meshwright.frameworks.launch import (
     header,
     layers_of_chunks,
     ordered_as,
-    plan_launch,
     shell_script,
     torchrun_words,
+    words_of,
 )
 from meshwright.frameworks.reading.adapters import adapter_options
 from meshwright.frameworks.reading.given import Given, Options, Tree, of_tree
@@ -39,7 +39,6 @@ from meshwright.frameworks.reading.python import PythonFile
 from meshwright.frameworks.reading.shell import base_name
 from meshwright.frameworks.reading.stages import lengths_of, pipeline_layout, stage_choices
 from meshwright.frameworks.table import Value, Words, dashed, load_table
-from meshwright.frameworks.words import words_of
 from meshwright.graph.recompute import MODULES
 from meshwright.sharding.dealing import dealt
 from meshwright.sharding.strategy import Offload, Recompute, lengths_text
@@ -159,7 +158,7 @@ class Megatron(LaunchFiles):
             f"  {FILE_NAME} --mock-data --tokenizer-type NullTokenizer --lr 1e-4 --train-iters 50",
         )
         comments = header(plan, self.written, notes)
-        program = [*torchrun_words(plan_launch(plan)), "pretrain_gpt.py"]
+        program = [*torchrun_words(plan), "pretrain_gpt.py"]
         script = shell_script(comments, variables(plan), program, arguments(plan))
         return {FILE_NAME: script}
 

@@ -22,7 +22,6 @@ from meshwright.frameworks.hugging_face import adapters_of
 from meshwright.frameworks.launch import (
     degrees,
     header,
-    plan_launch,
     shell_script,
     torchrun_words,
 )
@@ -58,7 +57,7 @@ class BridgeOverrides(LaunchFiles):
         frozen = "name the frozen weights: checkpoint.pretrained_checkpoint=FOLDER"
         own = () if adapters_of(plan) is None else (frozen,)
         comments = header(plan, self.written, (*notes, *own))
-        program = [*torchrun_words(plan_launch(plan)), "run_recipe.py"]
+        program = [*torchrun_words(plan), "run_recipe.py"]
         recipe = bridge_recipe(plan.model)
         options: list[Words] = [("--recipe", recipe)]
         stated = list(_overrides(plan))

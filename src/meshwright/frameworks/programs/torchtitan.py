@@ -19,16 +19,15 @@ from meshwright.frameworks.launch import (
     degrees,
     header,
     layers_of_chunks,
-    plan_launch,
     shell_script,
     torchrun_words,
+    words_of,
 )
 from meshwright.frameworks.reading.given import Given, Options, of_tree
 from meshwright.frameworks.reading.job import JobContext
 from meshwright.frameworks.reading.models import stated_model
 from meshwright.frameworks.table import Value, Words
 from meshwright.frameworks.torchtitan_models import OWN_CONFIG, OWN_MODULE, own_module
-from meshwright.frameworks.words import words_of
 from meshwright.sharding.strategy import PlanOptions
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.workload import OptimizerPreset, Precision
@@ -114,7 +113,7 @@ class Torchtitan(LaunchFiles):
         ]
         recompute = (f"activation-checkpoint:{plan.best.plan_options.recompute}",)
         comments = header(plan, self.written, list(_notes(plan)))
-        program = [*torchrun_words(plan_launch(plan)), "-m torchtitan.train"]
+        program = [*torchrun_words(plan), "-m torchtitan.train"]
         variables = [OWN_PATH] if own else []
         if plan.workload.precision.matmul == "tf32":
             variables.append(ALLOW_TF32)

@@ -13,13 +13,18 @@ from meshwright.base.files import TREES
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.frameworks.framework import LaunchFiles, framework
 from meshwright.frameworks.hugging_face import adapters_of
-from meshwright.frameworks.launch import degrees, header, host_words, plan_launch, shell_script
+from meshwright.frameworks.launch import (
+    degrees,
+    header,
+    host_words,
+    shell_script,
+    words_of,
+)
 from meshwright.frameworks.reading.adapters import adapter_options
 from meshwright.frameworks.reading.given import Given, Options, of_tree
 from meshwright.frameworks.reading.job import JobContext
 from meshwright.frameworks.reading.models import known_model
 from meshwright.frameworks.refusals import framework_refusals
-from meshwright.frameworks.words import words_of
 from meshwright.spec.workload import OptimizerPreset
 from meshwright.train.answer import Plan
 
@@ -118,7 +123,7 @@ class Torchtune(LaunchFiles):
         )
         fields = [(f"{name}={value}",) for name, value in self.table.write(words)]
         options = [("--config", self.configs()[plan.model.name]), *fields]
-        program = ["tune", "run", *host_words(plan_launch(plan)), RECIPE]
+        program = ["tune", "run", *host_words(plan), RECIPE]
         script = shell_script(header(plan, self.written, notes), (), program, options)
         return {"torchtune.sh": script}
 
