@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
-from math import gcd
+from math import gcd, prod
 
 from meshwright.base.errors import SpecError
 from meshwright.catalog.maxtext_models import BLOCKS, MODELS, config_of_keys, model_keys
@@ -135,18 +135,15 @@ def _degrees(given: Given, setting: JobContext, stated: Options) -> Options:
             default = -1 if (where, axis) in (("ici", "fsdp"), ("dcn", "data")) else 1
             size = given.whole(name, least=-1)
             size = default if size is None else size
+            if size == 0:
+                given.refuse(name, "found 0", "a degree, or -1 for the devices that are left")
+                size = 1
             if size == -1:
                 rest.append(ours)
             else:
                 sizes[ours] *= size
-    world = setting.num_devices
-    known = 1
-    for size in sizes.values():
-        known *= size
-    if rest and world is None:
-        setting.world(given, "an axis of -1 takes the devices that are left")
-    elif rest and world is not None:
-        sizes[rest[0]] *= max(1, world // known)
+    if rest and (world := setting.world(given, "an axis of -1 takes the devices that are left")):
+        sizes[rest[0]] *= max(1, world // prod(sizes.values()))
     ep = sizes.pop("ep")
     shards = sizes.pop("dp_shard") * ep  # experts share the ranks of fsdp: weights besides them too
     replicas = sizes.pop("dp_replicate")

@@ -16,9 +16,9 @@ _MOST_COUNTED = 16
 def stage_choices(lengths: list[int], layers: int) -> Options | None:
     """Return the options that deal layers in these lengths: embedding and head, or each stage.
 
-    None: a length is negative, or their sum is not the layers of the model.
+    None: there are none, one is negative, or their sum is not the layers of the model.
     """
-    if sum(lengths) != layers or min(lengths, default=0) < 0:
+    if sum(lengths) != layers or min(lengths, default=-1) < 0:
         return None
     most = min(max(lengths), _MOST_COUNTED)
     for head, embedding in product(range(most + 1), repeat=2):

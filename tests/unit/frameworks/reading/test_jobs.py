@@ -6,6 +6,7 @@ import pytest
 
 from meshwright.base.errors import SpecError
 from meshwright.frameworks.reading.files import read_job
+from meshwright.frameworks.reading.stages import stage_choices
 
 FOLDER = Path(__file__).parents[3] / "data" / "jobs"
 READ = {
@@ -206,3 +207,15 @@ def test_what_changes_the_price_and_is_not_read_is_named(name):
         read(name)
     assert len(caught.value.faults) == len(REFUSED[name])
     assert all(word in str(caught.value) for word in REFUSED[name])
+
+
+def test_a_degree_of_zero_is_refused(tmp_path):
+    """MaxText's -1 takes the devices that are left; no axis has none."""
+    path = tmp_path / "own.yml"
+    path.write_text("per_device_batch_size: 1\nici_tensor_parallelism: 0\n")
+    with pytest.raises(SpecError, match=r"ici_tensor_parallelism: found 0 \(a degree, or -1"):
+        read_job([path], num_devices=lambda: 8)
+
+
+def test_a_pipeline_without_layers_has_no_stages():
+    assert stage_choices([], 0) is None
