@@ -806,7 +806,7 @@ def timeline(plan: Plan | str | Path) -> StepTimeline:
 
 def _draw_stages(plan: Plan, asked: Any) -> None:
     """Write the pipeline chart of a plan."""
-    from meshwright.train.view.step import step_svg
+    from meshwright.train.view.timeline import step_svg
 
     _write(asked, "picture", step_svg(timeline(plan)))
 

@@ -1,7 +1,8 @@
 """Views by the class of their answer.
 
-``@view(Plan)`` above a function in the ``view.py`` beside the answer registers the page of that
-answer; :func:`page_of` finds it. An answer knows no view, and no medium knows an answer.
+``@view(Plan)`` above a function registers the page of that answer: in the ``view.py`` beside the
+answer, or in the folder ``view`` in the module of the same name; :func:`page_of` finds it. An answer
+knows no view, and no medium knows an answer.
 """
 
 from __future__ import annotations
@@ -41,13 +42,14 @@ def page_of(answer: object, **beside: Any) -> Page:
         The answer has no view.
     """
     for kind in type(answer).__mro__[:-1]:
-        if kind not in VIEWS and kind.__module__.startswith("meshwright"):
-            module = kind.__module__.rpartition(".")[0] + ".view"
-            try:
-                import_module(module)
-            except ModuleNotFoundError as error:
-                if error.name != module:
-                    raise
+        room, _, stem = kind.__module__.rpartition(".")
+        for module in (f"{room}.view", f"{room}.view.{stem}"):
+            if kind not in VIEWS and room.startswith("meshwright"):
+                try:
+                    import_module(module)
+                except ModuleNotFoundError as error:
+                    if error.name not in (module, f"{room}.view"):
+                        raise
         if kind in VIEWS:
             return VIEWS[kind](answer, **beside)
     raise UnsupportedError(f"{type(answer).__name__} has no view")

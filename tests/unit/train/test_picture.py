@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 import pytest
 
 from meshwright import estimate, timeline
-from meshwright.train.view.step import step_svg
+from meshwright.train.view.timeline import step_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 QUESTION = {"on": "32xH100", "seq": 2048, "tp": 2, "mbs": 1, "zero": 1}

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from meshwright import estimate, timeline
-from meshwright.train.view.step import MOST_BARS, memory_over_step, tasks_over_step
+from meshwright.train.view.timeline import MOST_BARS, memory_over_step, tasks_over_step
 from meshwright.view.html import html_of
 
 ASKED = {"on": "64xH100", "seq": "4k", "framework": "megatron"}

@@ -1,5 +1,1 @@
-"""Views of the answers about training."""
-
-from meshwright.train.view import comparison, others, plan, step
-
-__all__ = ["comparison", "others", "plan", "step"]
+"""Views of the answers about training: each in the module of the name of its answer's module."""

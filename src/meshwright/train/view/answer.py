@@ -16,6 +16,7 @@ from meshwright.train.answer import (
     Front,
     Replan,
 )
+from meshwright.train.view import comparison as comparison
 from meshwright.train.view.plan import (
     cost_tile,
     memory_tile,
