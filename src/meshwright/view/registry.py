@@ -1,7 +1,7 @@
 """Views by the class of their answer.
 
 ``@view(Plan)`` above a function registers the page of that answer: in the ``view.py`` beside the
-answer, or in the folder ``view`` in the module of the same name; :func:`page_of` finds it. An answer
+answer, or in the folder ``view`` in the module of its name; :func:`page_of` finds it. An answer
 knows no view, and no medium knows an answer.
 """
 
