@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+import numpy as np
+
 from meshwright.base.errors import InfeasibleError, UnsupportedError
 from meshwright.base.units import format_bytes
 from meshwright.cost.energy import IDLE_ABOVE_CAP
@@ -24,7 +26,13 @@ from meshwright.train.families import AllFamilies
 from meshwright.train.measured.factors import PLAN_ERROR
 from meshwright.train.price import above_caps, candidate
 from meshwright.train.question import launched_by, launches_with, starts
-from meshwright.train.search import SearchResult, fewer_devices, search
+from meshwright.train.search import (
+    MOST_MORE,
+    SearchResult,
+    fewer_devices,
+    least_complexity,
+    search,
+)
 from meshwright.train.space import SearchSpace
 
 
@@ -127,6 +135,8 @@ CLOSED_FORM = Placer()
 Starts = Callable[[Found], bool]
 NUM_TRIED = 64
 """Number of fastest candidates that are tried; one of them has to start where any does."""
+AT_ONCE = 1_000
+"""Families that are searched for a simpler plan at least: fewer take as long."""
 NUM_SIMULATED = 5
 """Leading candidates on a grid that are simulated."""
 
@@ -226,18 +236,27 @@ def _named(space: SearchSpace, first: Placed, fastest: Candidate) -> tuple[str, 
 
 
 def _simplest(space: SearchSpace, leaders: Leaders, limit_s: float, starts: Starts) -> Found | None:
-    """Return the simplest plan that starts, where it is simpler than the leader so far."""
+    """Return the simplest plan that starts, where it is simpler than the leader so far.
+
+    Families that ask for more than a plan that starts are not priced again.
+    """
     now, families = leaders.placed[0].found, leaders.result.families
     least = leaders.result.found[0].strategy.num_devices
-    most = _complexity(now) if starts(now) else math.inf
-    known = search(space, within_s=limit_s, simpler_than=most, among=families)
-    if not known.is_complete:
-        return None
-    for _, entries in groupby(known.found, _complexity):
-        enough = [found for found in entries if found.strategy.num_devices >= least]
-        for found in in_order_of_preference(enough):
-            if starts(found):
-                return found
+    near = least_complexity(families)[families.column("bound_s") <= limit_s]
+    numbers = np.bincount(near).cumsum()
+    most = len(numbers) + MOST_MORE
+    most = min(_complexity(now), most) if starts(now) else most
+    first, tried = 1 + int(np.searchsorted(numbers, AT_ONCE)), 0
+    for demands in range(max(min(first, most), 1), most + 1):
+        known = search(space, within_s=limit_s, simpler_than=demands, among=families)
+        if not known.is_complete:
+            return None
+        for found_demands, entries in groupby(known.found, _complexity):
+            enough = [found for found in entries if found.strategy.num_devices >= least]
+            for found in in_order_of_preference(enough) if found_demands >= tried else ():
+                if starts(found):
+                    return found
+        tried = demands
     return None
 
 

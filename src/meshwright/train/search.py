@@ -47,6 +47,8 @@ from meshwright.train.families import (
 )
 from meshwright.train.space import SearchSpace
 
+MOST_MORE = 2
+"""Demands that members add to the least of their family: replicas of shards, and offload."""
 KEPT = 512
 MOST_KEPT = 100_000
 Visit = Callable[[PricedBlock], None]
@@ -157,7 +159,7 @@ class _Run:
         self.rows = True if self.families.space is space else rows_within(self.families, space)
         self.complexity: IntArray | None = None
         if simpler_than is not None:
-            self.complexity = _least_complexity(self.families)
+            self.complexity = least_complexity(self.families)
             self.rows = self.rows & (self.complexity < simpler_than)
         self.bounded = BoundedSearch(
             bound_s=self.families.column("bound_s"),
@@ -315,8 +317,8 @@ def fewer_devices(
     )
 
 
-def _least_complexity(every: AllFamilies) -> IntArray:
-    """Return the least complexity of each family: replicas of shards or offload add to it."""
+def least_complexity(every: AllFamilies) -> IntArray:
+    """Return the least complexity of each family: replicas of shards and offload add to it [1]."""
     found = [
         axes_in_use(part.strategy)
         + np.array([num_unusual(plan_options) for plan_options in part.option_sets])[
