@@ -9,8 +9,8 @@ over tatp:
     row       Y_j = sum_i X_i[j] W_i^T in accumulators; backward dY_j travels, and serves both
               dX_i[j] = dY_j W_i and dW_i = sum_j dY_j^T X_i[j]
 
-A pass moves every part N - 1 times: for b = 1, s = 8, h = 8 and tatp 4 a part has 16 elements, and a
-line that holds sends 12 of them. Under both, a part is gathered over tp in its round.
+A pass moves every part N - 1 times: for b = 1, s = 8, h = 8 and tatp 4 a part has 16 elements, and
+a line that holds sends 12 of them. Under both, a part is gathered over tp in its round.
 """
 
 from __future__ import annotations
