@@ -55,7 +55,7 @@ FileFields = dict[str | int, Any]
 
 _Parser = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9_]*)")
-_FLOAT = re.compile(  # in one pass, however long it is
+FLOAT = re.compile(  # in one pass, however long it is
     r"[-+]?(?:(?:(?:[0-9][0-9_]*+)?\.[0-9]++|[0-9]++(?:_++[0-9]++)*+)(?:[eE][-+]?[0-9]++)?"
     r"|[0-9][0-9_]*+\.)"
 )
@@ -206,7 +206,7 @@ class _TreeBuilder:
         if text[0].isalpha():
             return text
         if not _INTEGER.fullmatch(text):
-            return float(text.replace("_", "")) if _FLOAT.fullmatch(text) else text
+            return float(text.replace("_", "")) if FLOAT.fullmatch(text) else text
         if len(text) > 20 or abs(int(text.replace("_", ""))) > _LARGEST_INTEGER:
             self.refuse(at, f"the whole number {text[:24]} is beyond 2^53")
             return 1

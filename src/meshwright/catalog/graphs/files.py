@@ -7,17 +7,18 @@ declaration.
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
 from math import prod
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from meshwright.base.errors import Fault, SpecError, nearest
 from meshwright.catalog.files import (
+    FLOAT,
     Location,
     PlainValues,
     data_names,
@@ -229,8 +230,18 @@ def _name_faults(name: str, at: Location) -> Iterator[Found]:
         yield at, f"{name!r} cannot be a name", "names have no sign that cannot be printed"
 
 
-_PLAIN = re.compile(r"[A-Za-z_][\w.*/-]*")
-_WORDS_OF_YAML = frozenset({"true", "false", "null", "Null", "NULL"})
+class _Writer(yaml.SafeDumper):
+    """Writes lists of names on one line, and everything else below its key."""
+
+    def represent_sequence(
+        self, tag: str, sequence: Iterable[object], flow_style: bool | None = None
+    ) -> yaml.SequenceNode:
+        names = list(sequence)
+        is_short = all(isinstance(name, str) and "[" not in name for name in names)
+        return super().represent_sequence(tag, names, is_short)
+
+
+_Writer.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+.0123456789"))
 
 
 def graph_record(spec: GraphSpec) -> dict[str, object]:
@@ -242,43 +253,9 @@ def graph_record(spec: GraphSpec) -> dict[str, object]:
 
 def graph_yaml(spec: GraphSpec) -> str:
     """Return a graph as a file for people; reading it gives the same graph."""
-    return "\n".join(_lines(graph_record(spec), 0)) + "\n"
-
-
-def _lines(record: Mapping[str, object], depth: int) -> Iterator[str]:
-    """Yield a mapping as lines: short lists of names in one line, all else below its key."""
-    indent = "  " * depth
-    for key, value in record.items():
-        head = f"{indent}{_scalar(key)}:"
-        if isinstance(value, Mapping):
-            yield f"{head} {{}}" if not value else head
-            yield from _lines(value, depth + 1)
-        elif isinstance(value, list) and not all(
-            isinstance(v, str) and "[" not in v for v in value
-        ):
-            yield head
-            yield from (f"{indent}  - {_entry(entry)}" for entry in value)
-        else:
-            yield f"{head} {_entry(value)}"
-
-
-def _entry(value: object) -> str:
-    """Return a value as it is written on one line."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_scalar(part)}" for key, part in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_scalar, value)) + "]"
-    return _scalar(value)
-
-
-def _scalar(value: object) -> str:
-    """Return a scalar, in quotes where YAML would take it for something else."""
-    if not isinstance(value, str):
-        return json.dumps(value)
-    is_tensor = re.fullmatch(r"[A-Za-z_][\w./-]*\[[\w., *]*\]( of [0-9.]+ bytes)?", value)
-    is_quantity = re.fullmatch(r"[0-9.]+(e[+-]?[0-9]+)? B", value)
-    is_plain = _PLAIN.fullmatch(value) and value not in _WORDS_OF_YAML
-    return value if is_plain or is_tensor or is_quantity else json.dumps(value)
+    return yaml.dump(
+        graph_record(spec), Dumper=_Writer, sort_keys=False, default_flow_style=False, width=10_000
+    )
 
 
 def graph_names() -> tuple[str, ...]:
