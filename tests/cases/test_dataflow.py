@@ -7,7 +7,6 @@ import pytest
 from tests.exported_programs import named, program, tensor, written
 
 from meshwright.base.errors import SpecError
-from meshwright.catalog.graphs.operators import pairwise_order
 from meshwright.cli.main import main
 from meshwright.dataflow.question import load_graph
 
@@ -144,13 +143,15 @@ def test_an_einsum_of_three_is_two_products(tmp_path) -> None:
     assert [kernel.name for kernel in graph.kernels] == ["out.0", "out"]
 
 
-def test_the_order_of_an_einsum_is_the_cheapest() -> None:
-    sizes = {"a": 100, "b": 2, "c": 100, "d": 2}
-    # (ab,bc) first: 100 x 2 x 100, then x 2: 60,000 points; (bc,cd) first: 400 and 400
-    assert pairwise_order(["ab", "bc", "cd"], "ad", sizes) == [(1, 2), (0, 1)]
-    long = [f"{chr(97 + n)}{chr(98 + n)}" for n in range(12)]
-    order = pairwise_order(long, "am", {chr(97 + n): 3 for n in range(13)})
-    assert len(order) == 11
+def test_the_order_of_an_einsum_is_the_cheapest(tmp_path) -> None:
+    """(bc,cd) first: 2 x (400 + 400) FLOP; (ab,bc) first has 100 x 2 x 100 points in each."""
+    path = written(tmp_path / "e.pt2", einsum("ab,bc,cd->ad", [(100, 2), (2, 100), (100, 2)]))
+    graph = load_graph(path)
+    assert graph.flops == 2 * (2 * 100 * 2 + 100 * 2 * 2)
+    assert [kernel.name for kernel in graph.kernels] == ["out.0", "out"]
+    long = ",".join(f"{chr(97 + n)}{chr(98 + n)}" for n in range(12)) + "->am"
+    path = written(tmp_path / "l.pt2", einsum(long, [(3, 3)] * 12))
+    assert len(load_graph(path).kernels) == 11
 
 
 def linear(weight, activation, made=13):

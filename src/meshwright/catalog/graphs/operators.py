@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations
 from math import ceil, log2, prod
 from typing import Any
+
+import numpy as np
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.catalog.graphs.dim_names import SPACE
@@ -439,62 +440,22 @@ def _einsum(to: GraphBuilder, call: OpCall) -> Value:
     if not arrow or "." in equation:
         raise UnevenError(f"the equation {equation!r} is not of the form ab,bc->ac")
     operands = list(zip(call.values, left.split(","), strict=True))
-    sizes = {
-        letter: size
-        for value, letters in operands
-        for letter, size in zip(letters, value.shape, strict=True)
-    }
-    order = pairwise_order([letters for _, letters in operands], right, sizes)
-    for number, (first, second) in enumerate(order):
-        pair = [operands[first], operands[second]]
-        operands = [entry for at, entry in enumerate(operands) if at not in (first, second)]
-        written = kept_letters(pair, [letters for _, letters in operands], right)
+    empty = [np.broadcast_to(np.float32(0.0), value.shape) for value, _ in operands]
+    way = "optimal" if len(operands) <= _MOST_ORDERED else "greedy"
+    for number, places in enumerate(np.einsum_path(equation, *empty, optimize=way)[0][1:]):
+        part = [operands[at] for at in places]
+        operands = [entry for at, entry in enumerate(operands) if at not in places]
         if not operands:
-            return to.emit(call.name, "matrix", pair, right)
-        operands.append((to.emit(f"{call.name}.{number}", "matrix", pair, written), written))
-    return to.emit(call.name, "matrix", operands, right)
-
-
-def kept_letters(pair: Sequence[tuple[object, str]], others: Sequence[str], result: str) -> str:
-    """Return the letters of a product of two operands that others or the result still need."""
-    needed = set(result).union(*others)
-    return "".join(dict.fromkeys(x for _, letters in pair for x in letters if x in needed))
+            break
+        needed = set(right).union(*(letters for _, letters in operands))
+        found = dict.fromkeys(x for _, letters in part for x in letters if x in needed)
+        written = "".join(found)
+        operands.append((to.emit(f"{call.name}.{number}", "matrix", part, written), written))
+    return to.emit(call.name, "matrix", part, right)
 
 
 _MOST_ORDERED = 6
-"""Most operands for which all orders (2,700) are searched; of more, the cheapest pair comes
-first."""
-
-
-def pairwise_order(
-    operands: Sequence[str], result: str, sizes: Mapping[str, int]
-) -> list[tuple[int, int]]:
-    """Return the two operands to multiply next, until one is left.
-
-    A product of two runs over all letters of both; the sum of these points is the least of all
-    orders. Both are taken out, and their product is put behind the others. For ``bij,bjk,kl->bil``
-    with b, i, j, k, l of 4, 8, 16, 8, 12: first the first two, 4 x 8 x 16 x 8 points, then 4 x 8 x
-    8 x 12: 7,168, where one sum over all letters has 49,152.
-    """
-
-    def tried(listed: tuple[str, ...]) -> tuple[int, list[tuple[int, int]]]:
-        if len(listed) < 2:
-            return 0, []
-        pairs = list(combinations(range(len(listed)), 2))
-        if len(listed) > _MOST_ORDERED:
-            pairs = [min(pairs, key=lambda pair: points(listed, pair))]
-        found = []
-        for pair in pairs:
-            rest = tuple(letters for at, letters in enumerate(listed) if at not in pair)
-            made = kept_letters([(None, listed[at]) for at in pair], rest, result)
-            cost, order = tried((*rest, made))
-            found.append((points(listed, pair) + cost, [pair, *order]))
-        return min(found)
-
-    def points(listed: tuple[str, ...], pair: tuple[int, int]) -> int:
-        return prod(sizes[letter] for letter in set(listed[pair[0]] + listed[pair[1]]))
-
-    return tried(tuple(operands))[1]
+"""Most operands for which all orders (2,700) are searched; of more, the cheapest comes first."""
 
 
 def attention(
