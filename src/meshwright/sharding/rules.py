@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -155,8 +155,14 @@ def facts(case: Case, index: int) -> dict[str, int | str]:
     degrees = {name: int(value) for name, value in vars(row(case.s, index)).items()}
     model = case.model
     experts = next((kind.experts for kind in model.layer_kinds if kind.experts is not None), None)
+    options = case.plan_options
     return {
         **degrees,
+        **{choice.name: _shown(getattr(options, choice.name)) for choice in fields(options)},
+        "stage_layers": lengths_text(options.stage_layers),
+        "stored_tensors": " ".join(
+            dict.fromkeys((*options.kept_tensors, *options.offloaded_tensors))
+        ),
         "dp": degrees["dp_replicate"] * degrees["dp_shard"],
         "heads": min((a.num_heads for a in case.attentions), default=0),
         "kv_heads": min((a.num_kv_heads for a in case.attentions), default=0),
@@ -172,23 +178,13 @@ def facts(case: Case, index: int) -> dict[str, int | str]:
         "num_micro_batches": int(np.broadcast_to(case.num_micro_batches, case.s.tp.shape)[index]),
         "tile_rows": int(case.tile_rows),
         "tile_columns": int(case.tile_columns),
-        "zero_stage": case.plan_options.zero_stage,
-        "schedule": str(case.plan_options.schedule),
-        "embedding_layers": case.plan_options.embedding_layers,
-        "head_layers": case.plan_options.head_layers,
-        "stage_layers": lengths_text(case.plan_options.stage_layers),
-        "context_kind": str(case.plan_options.context_kind),
-        "recompute": str(case.plan_options.recompute),
-        "recompute_layers": case.plan_options.recompute_layers,
-        "recompute_run": case.plan_options.recompute_run,
-        "recompute_modules": " ".join(case.plan_options.recompute_modules),
-        "stored_tensors": " ".join(
-            dict.fromkeys((*case.plan_options.kept_tensors, *case.plan_options.offloaded_tensors))
-        ),
-        "offload": str(case.plan_options.offload),
         "framework": case.workload.software.framework,
         "architecture": model.architecture,
     }
+
+
+def _shown(choice: object) -> str:
+    return " ".join(map(str, choice)) if isinstance(choice, tuple) else str(choice)
 
 
 def any_of(masks: Iterable[BoolArray], case: Case) -> BoolArray:
