@@ -113,8 +113,9 @@ def _parts(graph: LayerGraph, end: str = "", left_out: str = "") -> Counter[str]
     for op in graph.ops:
         part = "norms" if op.kind is OpKind.NORM else end or op.region
         part = "router" if op.name == "experts.router" else part
-        kept = (weight for weight in op.weights if weight.name != left_out)
-        found[part] += sum(prod(graph.sizes[dim] for dim in weight.dims) for weight in kept)
+        for weight in op.weights:
+            if weight.name != left_out:
+                found[part] += prod(graph.sizes[dim] for dim in weight.dims)
     return found
 
 

@@ -4,6 +4,7 @@ import numpy as np
 
 from meshwright.catalog.models import load_model
 from meshwright.graph.parameters import (
+    PARTS,
     count_parameters,
     kv_cache_bytes,
     kv_cache_bytes_per_token,
@@ -56,6 +57,7 @@ def test_parts_of_a_dense_model_by_hand():
     assert counts.parts["norms"] == 2 * 32 + 32
     assert counts.num_params == 3200 + 3200 + 3072 + 1920 + 96
     assert counts.num_active_params == counts.num_params
+    assert tuple(counts.parts) == PARTS
 
 
 def test_experts_with_all_biases_by_hand():
