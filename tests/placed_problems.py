@@ -101,7 +101,8 @@ def simulated(
 ) -> tuple[PlacedPrice, SimulatedStep]:
     """Return a placement (the best one if not given) and its simulated step."""
     price = price or placed(asked, strategy, plan_options)
-    return price, simulate_step(asked, plan_options, strategy, price, physical_network(asked))
+    price = replace(price, plan_options=plan_options, strategy=strategy)
+    return price, simulate_step(asked, price, physical_network(asked))
 
 
 def step_s(priced) -> float:

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from meshwright.cost.problem import Problem
-from meshwright.network.placement import Nesting
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import plan_string
 from meshwright.train.search import search
@@ -74,11 +73,8 @@ def priced(problem: Problem, num: int) -> Iterator[tuple[float, float, float, fl
         placing = place(problem, at.plan_options, at.strategy, physical)
         if placing is None:
             continue
-        ranks = placing.price.ranks
-        learned = surrogate.step_s(
-            at.plan_options, at.strategy, [Nesting(ranks.axes, ranks.shapes)]
-        )
-        step = simulate_step(problem, at.plan_options, at.strategy, placing.price, physical)
+        learned = surrogate.step_s(at.plan_options, at.strategy, [placing.price.nesting])
+        step = simulate_step(problem, placing.price, physical)
         yield at.time_s, placing.time_s, float(learned[0]), step.step_time_s
 
 

@@ -45,8 +45,8 @@ def energy_j(priced):
 
 def by_hop(asked, plan_options, strategy, price):
     """Return a placed price with the energy of the links that its messages cross."""
-    links = step_links(asked, plan_options, strategy, price, physical_network(asked))
-    return with_energy(asked, plan_options, price, links)
+    price = replace(price, plan_options=plan_options, strategy=strategy)
+    return with_energy(asked, price, step_links(asked, price, physical_network(asked)))
 
 
 def laid(asked, plan_options, strategy, axes, shapes):

@@ -96,7 +96,7 @@ def draw(plan: Plan, axis: str | None = None) -> WaferMap:
     labels = [""] * physical.num_devices
     for position, device in np.ndenumerate(ranks.device):
         labels[int(device)] = "\n".join(f"{ranks.axes[i]} {position[i]}" for i in used)
-    links = step_links(problem, plan.best.plan_options, plan.best.strategy, price, physical)
+    links = step_links(problem, price, physical)
     return WaferMap(
         network=physical,
         title=f"{plan.model.name} on {plan.system.name}: {plan.best.text}",

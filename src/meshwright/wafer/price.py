@@ -47,6 +47,8 @@ YIELDING = (*DATA_AXES, *EXPERT_DATA_AXES, "pp")
 class PlacedPrice:
     """A strategy on its devices: its price alone on its links, and with all others."""
 
+    plan_options: PlanOptions
+    strategy: Strategy
     ranks: Ranks
     closed_form: Priced
     contended: Priced
@@ -57,6 +59,15 @@ class PlacedPrice:
     def time_s(self) -> float:
         """Step time with contention [s]."""
         return number_at(self.contended.step.time.total_s)
+
+    @property
+    def nesting(self) -> Nesting:
+        """The way in which its axes are laid."""
+        return Nesting(self.ranks.axes, self.ranks.shapes)
+
+    def groups(self, problem: Problem) -> AxisNetwork:
+        """Return the groups of its axes: columns of one row."""
+        return choice_network(problem, [(self.strategy, [self.nesting])])
 
 
 def params_of(price: Priced) -> HeldParams[float]:
@@ -234,11 +245,11 @@ def price_placed(
     for row, ranks, one, contended, links, work in zip(
         rows, places, private, together, shared, works, strict=True
     ):
-        price = PlacedPrice(ranks, one, contended, links, work)
+        plan_options, strategy, _ = ways[row]
+        price = PlacedPrice(plan_options, strategy, ranks, one, contended, links, work)
         if problem.system.is_power_capped:
-            plan_options, strategy, _ = ways[row]
-            carried = step_links(problem, plan_options, strategy, price, physical)
-            price = replace(price, contended=with_energy(problem, plan_options, price, carried))
+            carried = step_links(problem, price, physical)
+            price = replace(price, contended=with_energy(problem, price, carried))
         found[row] = price
     return found
 
@@ -340,10 +351,7 @@ class StepLinks:
         return float(self.busy_s.max(initial=0.0))
 
 
-def step_links(
-    problem: Problem, plan_options: PlanOptions, strategy: Strategy, price: PlacedPrice,
-    physical: Network,
-) -> StepLinks:  # fmt: skip
+def step_links(problem: Problem, price: PlacedPrice, physical: Network) -> StepLinks:
     """Return the busy times of the links in a step, and their energy.
 
     Both passes of all layers and edges for every micro-batch, the sends of the pipeline, and the
@@ -351,7 +359,7 @@ def step_links(
     are left out. Messages take the default routes; where a window of the plan is routed anew, the
     detour of an axis in the whole step is that of the window.
     """
-    network = choice_network(problem, [(strategy, [Nesting(price.ranks.axes, price.ranks.shapes)])])
+    network, plan_options = price.groups(problem), price.plan_options
     pipeline, params = price.closed_form.pipeline, params_of(price.closed_form)
     num_passes = number_at(pipeline.num_micro_batches)
     messages = step_messages(problem, plan_options, network, params, num_passes)
@@ -374,7 +382,7 @@ def step_links(
         * share.get(axis, 1.0)
         for axis, busy_s in carried.busy_s.items()
     )
-    return StepLinks(carried.hottest, energy_j / float(strategy.num_devices), carried.busy_s)
+    return StepLinks(carried.hottest, energy_j / float(price.strategy.num_devices), carried.busy_s)
 
 
 def link_j_per_byte(system: SystemSpec, network: Network) -> FloatArray | None:
@@ -384,19 +392,15 @@ def link_j_per_byte(system: SystemSpec, network: Network) -> FloatArray | None:
     return np.array(known)[network.level] if len(known) == len(energies) else None
 
 
-def with_energy(
-    problem: Problem, plan_options: PlanOptions, price: PlacedPrice, links: StepLinks
-) -> Priced:
+def with_energy(problem: Problem, price: PlacedPrice, links: StepLinks) -> Priced:
     """Return a contended price with the energy and the rent of the devices in use.
 
     The energy is that of their work, and of the links that messages cross where that is known.
     """
     priced, link_j, num_devices = price.contended, links.energy_j, float(price.ranks.num_devices)
-    strategy, pipeline, step = priced.strategy, priced.pipeline, priced.step
-    time = throttled(problem, plan_options, strategy, pipeline, step.time, link_j, num_devices)
-    parts_j = step_energy_parts_j(
-        problem, plan_options, strategy, pipeline, time, link_j, num_devices
-    )
+    plan, step = (price.plan_options, priced.strategy, priced.pipeline), priced.step
+    time = throttled(problem, *plan, step.time, link_j, num_devices)
+    parts_j = step_energy_parts_j(problem, *plan, time, link_j, num_devices)
     step = replace(
         step,
         time=time,

@@ -57,7 +57,7 @@ def place_on(plan: Plan, stated: PlacementFile) -> Plan:
         raise InfeasibleError("a device of the placement is dead or cut off from the others")
     bound_s = min(placement.lower_bound_s, price.time_s)
     placing = Placing(price, bound_s, placement.num_choices + 1, 1)
-    best = placed_candidate(problem, entry.plan_options, entry.strategy, placing, physical)
+    best = placed_candidate(problem, placing, physical)
     return replace(plan, best=best, fastest_s=min(plan.fastest_s, price.time_s), operators=None)
 
 

@@ -406,15 +406,12 @@ def place(
     return one.fastest[0].placing if one.fastest else None
 
 
-def routed(
-    problem: Problem, plan_options: PlanOptions, strategy: Strategy, placing: Placing,
-    physical: Network,
-) -> Placing:  # fmt: skip
+def routed(problem: Problem, placing: Placing, physical: Network) -> Placing:
     """Return the placement with its messages routed around shared links, where that helps."""
     if physical.num_devices > MOST_DEVICES:
         return placing
     price = placing.price
-    way = plan_options, strategy, Nesting(price.ranks.axes, price.ranks.shapes)
+    way = price.plan_options, price.strategy, price.nesting
     (anew,) = price_placed(problem, [way], physical, is_routed=True, alone=[price.closed_form])
     assert anew is not None
     best = min(anew, price, key=attrgetter("time_s"))
@@ -447,14 +444,11 @@ def price_as_placed(problem: Problem, entry: Candidate, physical: Network) -> Pl
     return min(found, key=attrgetter("time_s"), default=None)
 
 
-def placed_candidate(
-    problem: Problem, plan_options: PlanOptions, strategy: Strategy, placing: Placing,
-    physical: Network,
-) -> Candidate:  # fmt: skip
+def placed_candidate(problem: Problem, placing: Placing, physical: Network) -> Candidate:
     """Return a candidate with its contended price and its placement."""
     price, ranks = placing.price, placing.price.ranks
-    links = step_links(problem, plan_options, strategy, price, physical)
-    contended = with_energy(problem, plan_options, price, links)
+    links = step_links(problem, price, physical)
+    contended = with_energy(problem, price, links)
     used = [i for i in range(len(ranks.axes)) if ranks.device.shape[i] > 1]
     busy_s, total_s = price.contention.busy_s, price.contention.hottest
     hottest = [
@@ -493,8 +487,8 @@ def placed_candidate(
         if price.work.is_equal
         else tuple(price.work.share.reshape(-1, order="F").tolist()),
     )
-    nested = replace(contended, plan_options=replace(plan_options, axis_order=ranks.axes))
-    entry = candidate_of(problem, strategy, nested, fidelity="contended")
+    nested = replace(contended, plan_options=replace(price.plan_options, axis_order=ranks.axes))
+    entry = candidate_of(problem, price.strategy, nested, fidelity="contended")
     return replace(entry, placement=placement)
 
 

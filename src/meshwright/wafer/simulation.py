@@ -23,7 +23,7 @@ from meshwright.cost.layer import prices_of, recomputes_of
 from meshwright.cost.operator import DeviceRates
 from meshwright.cost.pipeline import send_bytes
 from meshwright.cost.problem import Problem
-from meshwright.network.placement import Nesting, Ranks
+from meshwright.network.placement import Ranks
 from meshwright.network.routing import Routes, default_routes
 from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.network.simulation.tasks import (
@@ -61,7 +61,7 @@ from meshwright.wafer.messages import (
     data_messages,
     piece_passes,
 )
-from meshwright.wafer.price import PlacedPrice, choice_network, params_of, physical_network
+from meshwright.wafer.price import PlacedPrice, params_of, physical_network
 from meshwright.wafer.search import price_as_placed
 
 MOST_TASKS = 150_000
@@ -488,9 +488,8 @@ def merged(works: Sequence[OperatorWork]) -> list[OperatorWork]:
 
 
 def simulate_step(
-    problem: Problem, plan_options: PlanOptions, strategy: Strategy, price: PlacedPrice,
-    physical: Network, *, most_tasks: int | None = None,
-) -> SimulatedStep:  # fmt: skip
+    problem: Problem, price: PlacedPrice, physical: Network, *, most_tasks: int | None = None
+) -> SimulatedStep:
     """Return a simulated step of a placed plan.
 
     Where a step has more micro-batches than can be played, two shorter steps are, and the time
@@ -502,8 +501,8 @@ def simulate_step(
     most_tasks
         Most tasks to play, about; ``MOST_TASKS`` if not given.
     """
-    plan_options = replace(plan_options, recompute_run=1)
-    network = choice_network(problem, [(strategy, [Nesting(price.ranks.axes, price.ranks.shapes)])])
+    plan_options = replace(price.plan_options, recompute_run=1)
+    strategy, network = price.strategy, price.groups(problem)
     # Latencies and message starts are part of the exchanges, which know the algorithm.
     none = np.zeros(physical.num_links)
     bare = replace(physical, latency_s=none, message_half_bytes=none.copy())
@@ -748,5 +747,5 @@ def simulate(plan: Plan) -> SimulatedPlan:
     price = price_as_placed(problem, entry, physical)
     if price is None:
         raise UnsupportedError("the placement of the plan does not fit the devices of its system")
-    step = simulate_step(problem, entry.plan_options, entry.strategy, price, physical)
+    step = simulate_step(problem, price, physical)
     return SimulatedPlan(plan, physical, step)

@@ -12,7 +12,6 @@ import numpy as np
 
 from meshwright.base.errors import InfeasibleError, UnsupportedError
 from meshwright.cost.problem import Mapper, Problem
-from meshwright.network.placement import Nesting
 from meshwright.search.exhaustive import TIE, Found, Progress
 from meshwright.search.leading import in_order_of_preference
 from meshwright.sharding.strategy import AXES, PlanOptions, Strategy
@@ -28,7 +27,7 @@ from meshwright.train.search import SearchResult, fewer_devices, search
 from meshwright.train.space import SearchSpace
 from meshwright.train.timeline import StepTimeline, plan_timeline, step_timeline
 from meshwright.wafer.operators.answer import check_operators, operator_plan
-from meshwright.wafer.price import choice_network, physical_network
+from meshwright.wafer.price import physical_network
 from meshwright.wafer.search import (
     PlacementSearch,
     Placing,
@@ -124,8 +123,8 @@ class GridPlacer(Placer):
                 raise InfeasibleError(_no_blocks(problem, [found]))
             return super().price(problem, strategy, plan_options)
         if problem.mapper is Mapper.TMAP:
-            placing = routed(problem, plan_options, strategy, placing, physical)
-        return placed_candidate(problem, plan_options, strategy, placing, physical)
+            placing = routed(problem, placing, physical)
+        return placed_candidate(problem, placing, physical)
 
 
 NUM_BOUNDED = 256
@@ -157,14 +156,12 @@ def _leaders(
             break
         way = laid.placing
         if problem.mapper is Mapper.TMAP:
-            way = routed(problem, laid.found.plan_options, laid.found.strategy, way, physical)
-        choice = Nesting(way.price.ranks.axes, way.price.ranks.shapes)
-        final.append(laid.laid_as(problem, choice, way.price.contended, way.time_s))
+            way = routed(problem, way, physical)
+        final.append(laid.laid_as(problem, way.price.nesting, way.price.contended, way.time_s))
         placings[id(final[-1])] = way
 
     def placed_at(one: Found) -> Placed:
-        way = placings[id(one)]
-        return Placed(one, placed_candidate(problem, one.plan_options, one.strategy, way, physical))
+        return Placed(one, placed_candidate(problem, placings[id(one)], physical))
 
     final.sort(key=attrgetter("time_s"))
     in_order = in_order_of_preference(final)[:top]
@@ -203,12 +200,9 @@ def _leaders(
 
 def _simulated(problem: Problem, entry: Placed, placing: Placing, physical: Network) -> Placed:
     """Return a candidate with the time of its simulated step, where it can be simulated."""
-    plan_options, strategy = entry.found.plan_options, entry.found.strategy
-    if not_played(plan_options):
+    if not_played(entry.found.plan_options):
         return entry
-    step = simulate_step(
-        problem, plan_options, strategy, placing.price, physical, most_tasks=MOST_TASKS_TO_RANK
-    )
+    step = simulate_step(problem, placing.price, physical, most_tasks=MOST_TASKS_TO_RANK)
     return replace(entry, candidate=replace(entry.candidate, simulated_s=step.step_time_s))
 
 
@@ -253,9 +247,8 @@ def timeline(plan: Plan) -> StepTimeline:
     price = price_as_placed(problem, plan.best, physical_network(problem))
     if price is None:
         raise UnsupportedError("the placement of the plan does not fit the devices of its system")
-    choice = Nesting(price.ranks.axes, price.ranks.shapes)
     slowdown = {axis: np.array([times]) for axis, times in price.contention.slowdown.items()}
-    network = replace(choice_network(problem, [(plan.best.strategy, [choice])]), slowdown=slowdown)
+    network = replace(price.groups(problem), slowdown=slowdown)
     at_pace = problem.at_pace(price.work.pace, price.work.most_work)
     return step_timeline(plan, at_pace, price.contended, network, fidelity="contended")
 

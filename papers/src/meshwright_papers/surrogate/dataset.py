@@ -67,7 +67,7 @@ def measure(asked: Configuration, drawn: Drawn, physical: Network) -> Row | None
     )
     if price is None:
         return None
-    step = simulate_step(problem, plan_options, strategy, price, physical)
+    step = simulate_step(problem, price, physical)
     if step.num_micro_batches < number_at(alone.pipeline.num_micro_batches):
         return None
     return Row(
