@@ -100,7 +100,7 @@ class TracedProgram:
     steps: tuple[ProgramStep, ...]
     outputs: tuple[str, ...]
     version: str
-    """Version of PyTorch."""
+    """The program that wrote it, with its version."""
     ranges: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
     """Least and largest value of each symbol."""
     examples: Mapping[str, int] = field(default_factory=dict)
@@ -120,6 +120,7 @@ def graph_of(
     dims: DimNames | None = None,
     sizes: Mapping[str, int] | None = None,
     tiled: str | None = None,
+    origin: str = "",
 ) -> GraphSpec:
     """Return the graph of a program.
 
@@ -128,6 +129,8 @@ def graph_of(
     sizes
         Sizes of dims of inputs, by their name in the graph, or by their place (``x.0``). Every dim
         that the program leaves open needs one.
+    origin
+        Source of the program, for error messages; its name where there is none.
 
     Raises
     ------
@@ -136,16 +139,16 @@ def graph_of(
     SpecError
         Where a size is missing or does not fit, or a name of ``dims`` is none.
     """
-    unknown: dict[str, str] = {}
+    origin, unknown = origin or name, dict[str, str]()
     for step in program.steps:
         if step.rule not in RULES and step.makes_tensors:
-            unknown.setdefault(step.operator, f"{name}.{step.name}")
-    refuse_unknown(unknown, RULES, name)
-    bound = _bound(program, sizes or {}, name, dims)
-    reader = _ProgramReader(program, name, bound, repeats=repeats > 1)
+            unknown.setdefault(step.operator, f"{origin}.{step.name}")
+    refuse_unknown(unknown, RULES, origin)
+    bound = _bound(program, sizes or {}, origin, dims)
+    reader = _ProgramReader(program, origin, bound, repeats=repeats > 1)
     outputs = reader.read(dims or {})
-    about = f"Imported from torch.export, PyTorch {program.version}."
-    return reader.to.graph(name, outputs, origin=name, repeats=repeats, tiled=tiled, about=about)
+    about = f"Imported from {program.version}."
+    return reader.to.graph(name, outputs, origin=origin, repeats=repeats, tiled=tiled, about=about)
 
 
 _MOST_CALLS = 100_000
@@ -353,7 +356,8 @@ class _ProgramReader:
         is_held = bool(entry.held_as)
         return self.to.input(
             entry.held_as or entry.name, shape, meta.word_bytes, dims,
-            is_constant=is_held or not (meta.requires_grad or self.repeats), is_held=is_held,
+            is_constant=is_held or not (meta.requires_grad or (self.repeats and meta.is_real)),
+            is_held=is_held,
         )  # fmt: skip
 
     def shape_of(self, name: str, meta: TensorMeta) -> list[int]:

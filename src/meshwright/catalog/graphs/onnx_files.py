@@ -6,22 +6,23 @@ that has no rule here is refused by name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from meshwright.base.errors import Fault, MeshwrightError, SpecError, UnsupportedError, nearest
 from meshwright.base.files import opened
-from meshwright.catalog.graphs.operators import OpCall, made_by
-from meshwright.catalog.graphs.tracing import (
-    GraphBuilder,
-    Value,
-    as_foreign,
-    first_line,
-    refuse_unknown,
-    refuse_wrong_names,
+from meshwright.catalog.graphs.exported import (
+    Input,
+    ProgramStep,
+    Ref,
+    TensorMeta,
+    TracedProgram,
+    graph_of,
 )
+from meshwright.catalog.graphs.tracing import as_foreign, first_line, refuse_unknown
 from meshwright.spec.graph import GraphSpec
 
 if TYPE_CHECKING:
@@ -136,13 +137,9 @@ def import_onnx(
             raise
         except Exception as error:  # of protobuf and of the inference of shapes
             raise ValueError(first_line(error)) from error
-        reader = _FileReader(onnx, graph, origin)
-        outputs = reader.read(dims or {}, repeats=repeats > 1)
-        about = f"Imported from ONNX, package {onnx.__version__}."
+        program = _FileReader(onnx, graph, origin).program()
         name = name or str(graph.name) or "onnx"
-        return reader.to.graph(
-            name, outputs, origin=origin, repeats=repeats, tiled=tiled, about=about
-        )
+        return graph_of(program, name=name, repeats=repeats, dims=dims, tiled=tiled, origin=origin)
 
 
 def _with_sizes(model: ModelProto, sizes: Mapping[str, int], origin: str) -> ModelProto:
@@ -175,7 +172,7 @@ def _with_sizes(model: ModelProto, sizes: Mapping[str, int], origin: str) -> Mod
 
 
 class _FileReader:
-    """Reads the nodes of one file that its outputs depend on, in order."""
+    """Reads the nodes of one file that its outputs depend on as calls of PyTorch, in order."""
 
     def __init__(self, onnx: ModuleType, graph: GraphProto, origin: str) -> None:
         self.onnx, self.graph, self.origin = onnx, graph, origin
@@ -187,84 +184,55 @@ class _FileReader:
         for node in graph.node:
             if node.op_type == "Constant" and node.attribute[0].name == "value":
                 self.held[node.output[0]] = node.attribute[0].t
-        self.known: dict[str, Value] = {}
-        # the word of the graph is that of the first weight or input that is no whole number
-        kinds = [tensor.data_type for tensor in graph.initializer]
-        kinds += [self.types[entry.name].elem_type for entry in graph.input]
-        self.to = GraphBuilder(
-            next((self._word(kind) for kind in kinds if self._is_real(kind)), 2.0)
-        )
 
-    def read(self, dims: Mapping[str, Sequence[str]], *, repeats: bool) -> list[Value]:
-        """Read inputs, then all nodes that are needed; return the outputs."""
+    def program(self) -> TracedProgram:
+        """Return the inputs, the weights and the nodes that are needed."""
         nodes = self._needed()
         unknown = {n.op_type: n.name or n.output[0] for n in nodes if n.op_type not in RULES}
         refuse_unknown(unknown, RULES, self.origin)
-        inputs = {
-            entry.name: self._shape(entry.name)
-            for entry in self.graph.input
-            if entry.name not in self.held
-        }
-        refuse_wrong_names(dims, inputs, self.origin)
-        for name, shape in inputs.items():
-            kind = self.types[name].elem_type
-            # what the graph begins with asks for no gradient; what a layer before made does
-            is_constant, word = not (repeats and self._is_real(kind)), self._word(kind)
-            given = dims.get(name)
-            self.known[name] = self.to.input(name, shape, word, given, is_constant=is_constant)
-        for node in nodes:
-            named = {at: n for at, n in enumerate(node.output) if n and n in self.types}
-            known = next(iter(named.values()), node.name or node.op_type)
-            outputs = [named.get(at, known) for at in range(len(node.output))]
-            call = OpCall(
-                node.name or node.output[0],
-                self._arguments(node),
-                [self._shape(name) for name in outputs],
-                self._word(self.types[outputs[0]].elem_type),
-            )
-            made = made_by(
-                self.to, RULES[node.op_type][0], call, node=call.name, written=node.op_type,
-                origin=self.origin,
-            )  # fmt: skip
-            made = made if isinstance(made, list) else [made]
-            self.known |= {name: made[at] for at, name in named.items() if at < len(made)}
-        found = (self.known.get(entry.name) for entry in self.graph.output)
-        return [value for value in found if value is not None]
+        given = [entry.name for entry in self.graph.input if entry.name not in self.held]
+        inputs = [Input(name, self._meta(name)) for name in given]
+        read = dict.fromkeys(name for node in nodes for name in node.input if name in self.held)
+        # a single number, or none, is no weight
+        held = [name for name in read if list(self.held[name].dims) not in ([], [0], [1])]
+        inputs += [Input(name, self._meta(name), name, is_weight=True) for name in held]
+        return TracedProgram(
+            inputs=tuple(inputs),
+            steps=tuple(step for node in nodes for step in self._steps(node)),
+            outputs=tuple(entry.name for entry in self.graph.output),
+            version=f"ONNX, package {self.onnx.__version__}",
+        )
 
-    def _arguments(self, node: NodeProto) -> dict[str, Any]:
-        """Return the inputs and attributes of a node by their names in PyTorch."""
+    def _steps(self, node: NodeProto) -> Iterator[ProgramStep]:
+        """Yield the calls for a node: transposes of its operands, then its own."""
         operator, names = RULES[node.op_type]
+        name = node.name or node.output[0]
         arguments: dict[str, Any] = dict(_DEFAULTS.get(operator, {}))
         if names == ["*tensors"]:
-            found = (self._value(name) for name in node.input)
-            arguments["tensors"] = [value for value in found if value is not None]
+            arguments["tensors"] = [Ref(read) for read in node.input]
         else:
-            for key, name in zip(names, node.input, strict=False):
+            for key, read in zip(names, node.input, strict=False):
                 is_data = not key.startswith("#")
-                read = self._value(name) if is_data else self._numbers(name)
-                arguments[key.removeprefix("#")] = read
+                arguments[key.removeprefix("#")] = Ref(read) if is_data else self._numbers(read)
         stated = {
             entry.name: self.onnx.helper.get_attribute_value(entry) for entry in node.attribute
         }
-        for name, value in stated.items():
-            if name in _ATTRIBUTES:
+        for key, value in stated.items():
+            if key in _ATTRIBUTES:
                 is_text = isinstance(value, bytes)
-                arguments[_ATTRIBUTES[name]] = value.decode() if is_text else value
-        for key, name in (("mat1", "transA"), ("mat2", "transB")):
-            if stated.get(name) and key in arguments:
-                arguments[key] = arguments[key].permuted((1, 0))
-        return arguments
-
-    def _value(self, name: str) -> Value | None:
-        """Return a tensor that was made, or a weight; None for one number or nothing."""
-        if not name or name in self.known:
-            return self.known.get(name)
-        tensor = self.held.get(name)
-        if tensor is None or list(tensor.dims) in ([], [1]):
-            return None
-        shape, word = list(tensor.dims), self._word(tensor.data_type)
-        self.known[name] = self.to.weight(name, shape, word)
-        return self.known[name]
+                arguments[_ATTRIBUTES[key]] = value.decode() if is_text else value
+        for key, flag in (("mat1", "transA"), ("mat2", "transB")):
+            if stated.get(flag) and key in arguments:
+                turned, meta = f"{name}.{key}", self._meta(arguments[key].name)
+                meta = replace(meta, shape=meta.shape[::-1])
+                yield ProgramStep(turned, "t", {"self": arguments[key]}, ((turned, meta),))
+                arguments[key] = Ref(turned)
+        known = next((made for made in node.output if made in self.types), name)
+        outputs = tuple(
+            (made or f"{name}.{at}", self._meta(made if made in self.types else known))
+            for at, made in enumerate(node.output)
+        )
+        yield ProgramStep(name, operator, arguments, outputs)
 
     def _numbers(self, name: str) -> list[int] | None:
         """Return the whole numbers of a small constant."""
@@ -290,8 +258,11 @@ class _FileReader:
             waiting += list(node.input)[: None if "*tensors" in data else len(data)]
         return [node for node in self.graph.node if seen & set(node.output)]
 
-    def _shape(self, name: str) -> list[int]:
-        """Return the shape of a tensor, which must be known."""
+    def _meta(self, name: str) -> TensorMeta:
+        """Return the shape and the type of a tensor, which must be known."""
+        if name in self.held:
+            tensor = self.held[name]
+            return self._of_type(tuple(tensor.dims), tensor.data_type)
         kind = self.types.get(name)
         dims = kind.shape.dim if kind is not None else []
         if kind is None or not kind.HasField("shape") or any(dim.dim_value < 1 for dim in dims):
@@ -300,19 +271,12 @@ class _FileReader:
             fix = "export with fixed shapes, all of them above 0"
             fix = f"such as --dim {free}=8" if free and not free.startswith("unk__") else fix
             raise SpecError(Fault(name, f"its shape is {shown}", fix), origin=self.origin)
-        return [int(dim.dim_value) for dim in dims]
+        return self._of_type(tuple(int(dim.dim_value) for dim in dims), kind.elem_type)
 
-    def _is_real(self, kind: int) -> bool:
-        """Return whether an element is no whole number and no truth value."""
-        return self._type(kind).kind not in "iub"
-
-    def _word(self, kind: int) -> float:
-        """Return the bytes of an element."""
-        return float(self._type(kind).itemsize)
-
-    def _type(self, kind: int) -> Any:
-        """Return the type of an element that stands under a number in the file."""
+    def _of_type(self, shape: tuple[int, ...], kind: int) -> TensorMeta:
+        """Return the facts on a tensor whose type of elements stands under a number in the file."""
         try:
-            return self.onnx.helper.tensor_dtype_to_np_dtype(kind)
+            dtype = self.onnx.helper.tensor_dtype_to_np_dtype(kind)
         except KeyError:
             raise ValueError(f"a tensor is of no type of elements that is known ({kind})") from None
+        return TensorMeta(shape, dtype.name, float(dtype.itemsize))

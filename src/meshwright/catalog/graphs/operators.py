@@ -708,7 +708,7 @@ def _recurrent_sides(to: GraphBuilder, call: OpCall, *, gates: int) -> Made:
     kept = [*writes[:3], "new_state"]
     out = to.emit(f"{name}.gates", "vector", operands, kept, whole=["tokens"])
     last = rows(to, f"{name}.last", out, 0, None)
-    return [out, last, last]
+    return [out, *[last] * (len(call.shapes) - 1)]
 
 
 # what needs whole axes

@@ -90,7 +90,7 @@ def _program(tree: Entry) -> TracedProgram:
         inputs=tuple(filter(None, (_input(spec, metas) for spec in signature["input_specs"]))),
         steps=tuple(_steps(graph["nodes"], metas)),
         outputs=tuple(_outputs(signature["output_specs"])),
-        version=str(tree.get("torch_version", "2.6 or later"))[:40],
+        version=f"torch.export, PyTorch {str(tree.get('torch_version', '2.6 or later'))[:40]}",
         ranges={
             str(name): (_whole(found.get("min_val")), _whole(found.get("max_val")))
             for name, found in tree["range_constraints"].items()
