@@ -33,7 +33,10 @@ class Sent:
 class Executed(Shown):
     """A plan run for real on a few processes."""
 
-    DERIVED: ClassVar[Mapping[str, str]] = {"is_right": "is_right"}
+    DERIVED: ClassVar[Mapping[str, str]] = {
+        "is_right": "is_right",
+        "step_time_s": "step_time_s",
+    }
     plan: str
     """The plan string as run."""
     model: str
@@ -64,7 +67,14 @@ class Executed(Shown):
     worst_weight: str = ""
     """Weight with the largest difference of gradients."""
     tolerance: float | None = None
+    predicted_s: tuple[float, float, float] | None = None
+    """Time of a step as priced, and its 80 % interval; None: not the size of the plan [s]."""
     notes: tuple[str, ...] = field(default=())
+
+    @property
+    def step_time_s(self) -> float:
+        """Mean time of a step after the first [s]."""
+        return sum(self.time_parts_s.values())
 
     @property
     def is_right(self) -> bool:

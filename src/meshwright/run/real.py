@@ -59,6 +59,8 @@ class Task:
     dtype: str
     checks: bool
     scale: Scale
+    predicted_s: tuple[float, float, float] | None = None
+    """Predicted time of a step and its interval, where it is run in full size [s]."""
 
 
 def execute(
@@ -76,7 +78,11 @@ def execute(
         A process failed; the message names it.
     """
     check_runnable(plan.model)
-    task = Task(job_of(plan, scale, most_processes), steps, seed, dtype, checks, scale)
+    price = plan.best.estimate
+    low_s, high_s = price.interval_s or (price.step_time_s, price.step_time_s)
+    predicted_s = (price.step_time_s, low_s, high_s) if scale == "full" else None
+    job = job_of(plan, scale, most_processes)
+    task = Task(job, steps, seed, dtype, checks, scale, predicted_s)
     if "RANK" in os.environ or "WORLD_SIZE" in os.environ:
         return _of_torchrun(task)
     count = None if progress is None else progress("steps")
@@ -250,7 +256,7 @@ def _trained(
     process = Process(mesh, reference, task.seed)
     losses, loss_error, worst = [], 0.0, (0.0, "")
     for step in range(task.num_steps):
-        tokens = _tokens(job, task.seed + step)
+        tokens = synthetic_tokens(job, task.seed + step)
         if step == 1:
             process.time_parts_s.clear()
         with mesh.recorder.recording(is_on=step == 0):
@@ -268,11 +274,21 @@ def _trained(
     return _report(task, process, losses, None if beside is None else (loss_error, *worst))
 
 
-def _tokens(job: Job, seed: int) -> Tensor:
-    """Return the random words of all sequences of a step, with the one that follows each."""
-    shape = (job.global_batch_size, job.sequence_length + 1)
+def synthetic_tokens(job: Job, seed: int) -> Tensor:
+    """Return the words of all sequences of a step, each with the one that follows it.
+
+    Nine times of ten a word follows the one before in a fixed order of at most 256 words, so that
+    there is something to learn; else it is drawn.
+    """
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(job.model.vocab_size, shape, generator=generator)
+    count, length = min(job.model.vocab_size, 256), job.sequence_length + 1
+    shape = (job.global_batch_size, length)
+    drawn = torch.randint(count, shape, generator=generator)
+    follows = torch.rand(shape, generator=generator) < 0.9
+    for place in range(1, length):
+        after = (drawn[:, place - 1] + 1) % count
+        drawn[:, place] = torch.where(follows[:, place], after, drawn[:, place])
+    return drawn
 
 
 class Beside:
@@ -348,5 +364,6 @@ def _report(
         saved_bytes=float(max(own[1] for own in of_all)), peak_device_bytes=peak,
         is_checked=task.checks, loss_error=None if errors is None else errors[0],
         gradient_error=worst[0], worst_weight=worst[1],
-        tolerance=TOLERANCE[task.dtype] if task.checks else None, notes=job.notes,
+        tolerance=TOLERANCE[task.dtype] if task.checks else None, predicted_s=task.predicted_s,
+        notes=job.notes,
     )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshwright.base.units import format_bytes
+from meshwright.base.units import format_bytes, format_seconds
 from meshwright.run.answer import Executed
 from meshwright.view.parts import Page, Section, Table, Text, Tile, Whole
 from meshwright.view.registry import view
@@ -51,6 +51,10 @@ def _tiles(found: Executed) -> Iterator[Tile]:
     parts = Whole("time of a step", found.time_parts_s, "s")
     yield Tile("Where does the time go?", f"{found.dtype}, {found.global_batch_size} x "
                f"{found.sequence_length} tokens", label="time", part=parts)  # fmt: skip
+    if found.predicted_s is not None:
+        time_s, low_s, high_s = map(format_seconds, found.predicted_s)
+        yield Tile("Is it as fast as predicted?", f"{format_seconds(found.step_time_s)} a step; "
+                   f"predicted {time_s} ({low_s} to {high_s})", label="predicted")  # fmt: skip
     memory = f"{format_bytes(found.saved_bytes)} of activations kept on the fullest process"
     if found.peak_device_bytes is not None:
         memory += f", {format_bytes(found.peak_device_bytes)} allocated"

@@ -1,0 +1,33 @@
+"""The example that trains a model of 10 M parameters: its files are a plan that runs."""
+
+from pathlib import Path
+
+import pytest
+
+import meshwright as mw
+from meshwright.run.real import execute
+from meshwright.run.scale import job_of
+
+FOLDER = Path(__file__).parents[3] / "examples" / "train_10m"
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return mw.plan(
+        str(FOLDER / "config.json"), on="4xA100", workload=str(FOLDER / "workload.yaml"), tp=2, pp=1
+    )
+
+
+def test_its_files_are_a_plan_of_four_processes(plan):
+    job = job_of(plan, "full")
+    assert job.num_processes == 4
+    assert (job.sequence_length, job.global_batch_size) == (256, 16)
+    assert job.model == plan.model
+
+
+@pytest.mark.slow
+def test_it_learns_in_full_size(plan):
+    found = execute(plan, scale="full", steps=4)
+    assert found.is_right
+    assert found.predicted_s is not None
+    assert found.losses[-1] < found.losses[0] - 0.2
