@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from math import prod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from meshwright.audit.laws import Facts, Inequality, Laws, equal
 from meshwright.audit.machine import (
@@ -19,8 +17,7 @@ from meshwright.audit.machine import (
     memory_bytes_per_s,
     peak_flops_per_s,
 )
-from meshwright.audit.work import ModelWork
-from meshwright.spec.model import ModelSpec
+from meshwright.audit.work import ModelFacts
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import BYTES_OF, Decode, Prefill
 
@@ -31,16 +28,12 @@ HOURS = 3600.0
 
 
 @dataclass(frozen=True)
-class ServingFacts(Facts):
+class ServingFacts(ModelFacts):
     """A way of serving with the question that it answers."""
 
     laws: ClassVar[Laws[ServingFacts]] = LAWS
 
-    model: ModelSpec
-    system: SystemSpec
     workload: Prefill | Decode
-    degrees: Mapping[str, float]
-    choices: Mapping[str, Any]
     num_groups: int
     latency_s: float
     time_parts_s: Mapping[str, float]
@@ -57,15 +50,6 @@ class ServingFacts(Facts):
     energy_j_per_million_tokens: float | None
     energy_is_of_operations: bool
     cost_usd_per_million_tokens: float | None
-
-    @cached_property
-    def work(self) -> ModelWork:
-        """Counts of the model."""
-        return ModelWork(self.model)
-
-    def degree(self, *axes: str) -> float:
-        """Return the product of degrees."""
-        return prod(self.degrees[axis] for axis in axes)
 
     @property
     def least_layers(self) -> int:
@@ -99,12 +83,6 @@ class ServingFacts(Facts):
         if self.decode is None:
             return 0.0
         return float(self.decode.prompt_length or self.decode.context_length)
-
-    @property
-    def word_bytes(self) -> float:
-        """Bytes of the narrowest number that represents an activation."""
-        types = self.workload.precision
-        return min(BYTES_OF[types.activation], BYTES_OF[types.matmul])
 
     @property
     def token_s(self) -> float:

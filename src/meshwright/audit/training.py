@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf, prod
-from typing import Any, ClassVar
+from math import inf
+from typing import ClassVar
 
-from meshwright.audit.laws import Facts, Inequality, Laws, equal
+from meshwright.audit.laws import Inequality, Laws, equal
 from meshwright.audit.machine import (
     host_bytes_per_s,
     least_sum_share,
@@ -19,8 +19,7 @@ from meshwright.audit.machine import (
     memory_bytes_per_s,
     peak_flops_per_s,
 )
-from meshwright.audit.work import LayerWork, ModelWork
-from meshwright.spec.model import ModelSpec
+from meshwright.audit.work import LayerWork, ModelFacts
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import BYTES_OF, Training
 
@@ -31,16 +30,12 @@ HOURS = 3600.0
 
 
 @dataclass(frozen=True)
-class TrainingFacts(Facts):
+class TrainingFacts(ModelFacts):
     """A candidate with the question that it answers."""
 
     laws: ClassVar[Laws[TrainingFacts]] = LAWS
 
-    model: ModelSpec
-    system: SystemSpec
     workload: Training
-    degrees: Mapping[str, float]
-    choices: Mapping[str, Any]
     is_placed: bool
     """Whether ranks are placed otherwise than in the order of the axes."""
     step_time_s: float
@@ -65,15 +60,6 @@ class TrainingFacts(Facts):
     """Energy of all devices by part [J]; with ``links_j``, the sum of the energies of single
     operations."""
     cost_usd: float | None
-
-    @cached_property
-    def work(self) -> ModelWork:
-        """Counts of the model."""
-        return ModelWork(self.model)
-
-    def degree(self, *axes: str) -> float:
-        """Return the product of degrees."""
-        return float(prod(self.degrees[axis] for axis in axes))
 
     @property
     def zero_stage(self) -> int:
@@ -148,12 +134,6 @@ class TrainingFacts(Facts):
     def local_tokens(self) -> float:
         """Tokens of a micro-batch on one rank of cp."""
         return self.sequences * self.workload.sequence_length / self.degrees["cp"]
-
-    @property
-    def word_bytes(self) -> float:
-        """Bytes of the narrowest number that represents an activation."""
-        types = self.workload.precision
-        return min(BYTES_OF[types.activation], BYTES_OF[types.matmul])
 
     @property
     def boundary_bytes(self) -> float:

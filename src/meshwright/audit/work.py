@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf
+from math import inf, prod
+from typing import Any
 
+from meshwright.audit.laws import Facts
 from meshwright.spec.model import AttentionSpec, ExpertSpec, LayerSpec, ModelSpec, RecurrenceSpec
+from meshwright.spec.system import SystemSpec
+from meshwright.spec.workload import BYTES_OF, Workload
 
 
 @dataclass(frozen=True)
@@ -157,3 +161,29 @@ class ModelWork:
             place, range(number, max(number + 1, len(counts) - 2 * number + 1))
         )
         return min(sum(counts[start : start + number]) for start in starts)
+
+
+@dataclass(frozen=True)
+class ModelFacts(Facts):
+    """Facts of a plan of a model."""
+
+    model: ModelSpec
+    system: SystemSpec
+    workload: Workload
+    degrees: Mapping[str, float]
+    choices: Mapping[str, Any]
+
+    @cached_property
+    def work(self) -> ModelWork:
+        """Counts of the model."""
+        return ModelWork(self.model)
+
+    def degree(self, *axes: str) -> float:
+        """Return the product of degrees."""
+        return float(prod(self.degrees[axis] for axis in axes))
+
+    @property
+    def word_bytes(self) -> float:
+        """Bytes of the narrowest number that represents an activation."""
+        types = self.workload.precision
+        return min(BYTES_OF[types.activation], BYTES_OF[types.matmul])
