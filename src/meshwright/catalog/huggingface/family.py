@@ -116,6 +116,12 @@ def num_experts(usual: str = "num_experts", default: object = REQUIRED) -> Confi
     return ConfigKey("count", default, names=tuple(names))
 
 
+def expert_keys(usual: str = "num_experts", **chosen: Any) -> dict[str, ConfigKey]:
+    """Return the fields of the routed experts, and of those that a token visits."""
+    tokens = count(rule=("at_most", "num_experts"), **chosen)
+    return {"num_experts": num_experts(usual), "num_experts_per_tok": tokens}
+
+
 def window_or_none(default: object = None) -> ConfigKey:
     """Return the field of an attention window; ``null`` and 0 mean that there is none."""
     return ConfigKey("count_or_zero", default, nullable=True)

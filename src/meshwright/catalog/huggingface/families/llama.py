@@ -14,24 +14,22 @@ from meshwright.catalog.huggingface.family import (
     GROUPED_KEYS,
     STATED_KV_KEYS,
     Config,
-    Rule,
     attention_of,
     count,
     count_or_none,
     count_or_zero,
     counts_or_none,
     dense_layer,
+    expert_keys,
     experts_of,
     family,
     flag,
     layer_types,
     model_of,
-    num_experts,
     window_or_none,
 )
 from meshwright.spec.model import LayerSpec, ModelSpec
 
-_AMONG_EXPERTS: Rule = ("at_most", "num_experts")
 _VISION = """
     vision_config tie_word_embeddings image_token_id image_token_index video_token_id
     vision_token_id vision_start_token_id vision_end_token_id
@@ -85,8 +83,7 @@ def read_windowed_llama(fields: Config) -> ModelSpec:
     "MixtralForCausalLM",
     keys=STATED_KV_KEYS
     | {
-        "num_experts": num_experts("num_local_experts"),
-        "num_experts_per_tok": count(rule=_AMONG_EXPERTS),
+        **expert_keys("num_local_experts"),
         "sliding_window": window_or_none(),
     },
 )
@@ -97,8 +94,7 @@ def read_mixtral(fields: Config) -> ModelSpec:
 
 
 GRANITE_MOE_KEYS = GROUPED_KEYS | {
-    "num_experts": num_experts("num_local_experts"),
-    "num_experts_per_tok": count(rule=_AMONG_EXPERTS),
+    **expert_keys("num_local_experts"),
     "attention_bias": flag(False),
 }
 
@@ -144,8 +140,7 @@ def _glm(fields: Config, *, num_norms: int) -> ModelSpec:
     "Grok1ForCausalLM",
     keys=GROUPED_KEYS
     | {
-        "num_experts": num_experts(),
-        "num_experts_per_tok": count(rule=_AMONG_EXPERTS),
+        **expert_keys(),
         "tie_word_embeddings": flag(True),
     },
     harmless="""
@@ -168,8 +163,7 @@ _QWEN_KEYS = STATED_KV_KEYS | {
     "max_window_layers": count_or_zero(28),
 }
 QWEN_MOE_KEYS = _QWEN_KEYS | {
-    "num_experts": num_experts(),
-    "num_experts_per_tok": count(rule=_AMONG_EXPERTS),
+    **expert_keys(),
     "moe_intermediate_size": count(),
     "decoder_sparse_step": count(1),
     "mlp_only_layers": counts_or_none(),

@@ -17,25 +17,23 @@ from meshwright.catalog.huggingface.family import (
     REQUIRED,
     STATED_KV_KEYS,
     Config,
-    Rule,
     attention_of,
     count,
     count_or_none,
     count_or_zero,
     counts_or_none,
     dense_layer,
+    expert_keys,
     experts_of,
     family,
     flag,
     layer_types,
     model_of,
-    num_experts,
     text,
 )
 from meshwright.spec.model import AttentionSpec, LayerSpec, ModelSpec
 
 _FULL, _SLIDING, _CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
-_AMONG_EXPERTS: Rule = ("at_most", "num_experts")
 _VISION = "vision_config boi_token_index eoi_token_index image_token_index tie_word_embeddings"
 
 
@@ -122,10 +120,7 @@ def read_olmo2(fields: Config) -> ModelSpec:
     | {
         "layer_types": layer_types(_FULL, _SLIDING),
         "head_dim": count(64),
-        "num_experts": num_experts("num_local_experts"),
-        "num_experts_per_tok": count(
-            names=("num_experts_per_tok", "experts_per_token"), rule=_AMONG_EXPERTS
-        ),
+        **expert_keys("num_local_experts", names=("num_experts_per_tok", "experts_per_token")),
         "sliding_window": count(),
         "attention_bias": flag(True),
     },
@@ -155,8 +150,7 @@ def read_gpt_oss(fields: Config) -> ModelSpec:
         "intermediate_size": count(names=("intermediate_size_mlp",)),
         "moe_intermediate_size": count(names=("intermediate_size",)),
         "head_dim": count(128),
-        "num_experts": num_experts("num_local_experts"),
-        "num_experts_per_tok": count(rule=_AMONG_EXPERTS),
+        **expert_keys("num_local_experts"),
         "interleave_moe_layer_step": count(1),
         "moe_layers": counts_or_none(),
         "use_qk_norm": flag(True),
@@ -217,9 +211,8 @@ _DEEPSEEK_KEYS = CORE_KEYS | {
     "qk_rope_head_dim": count(),
     "v_head_dim": count(),
     "moe_intermediate_size": count(),
-    "num_experts": num_experts("n_routed_experts"),
+    **expert_keys("n_routed_experts"),
     "n_shared_experts": count_or_none(default=REQUIRED),
-    "num_experts_per_tok": count(rule=_AMONG_EXPERTS),
     "n_group": count_or_none(),
     "topk_group": count_or_none(),
     "first_k_dense_replace": count_or_zero(rule=("at_most", "num_hidden_layers")),
@@ -322,9 +315,8 @@ def _deepseek_layers(fields: Config, *, router_bias: bool) -> list[LayerSpec]:
     | {
         "head_dim": count(),
         "moe_intermediate_size": count(),
-        "num_experts": num_experts("n_routed_experts"),
+        **expert_keys("n_routed_experts"),
         "n_shared_experts": count_or_zero(1),
-        "num_experts_per_tok": count(rule=_AMONG_EXPERTS),
         "first_k_dense_replace": count_or_zero(1, rule=("at_most", "num_hidden_layers")),
         "attention_bias": flag(False),
         "use_qk_norm": flag(False),
