@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -91,7 +91,7 @@ class Record:
                 self.plain.refuse(at, f"found {shown(entry)}, expected a text or a whole number")
         return tuple(filter(is_label, entries))
 
-    def entries(self, name: str) -> list[Any]:
+    def entries(self, name: str) -> list[object]:
         """Return a list; empty where a field is left out that may be."""
         return self.take(name, lambda value: isinstance(value, list), "a list") or []
 
@@ -105,7 +105,7 @@ class Record:
                 self.plain.refuse(at, f"found {shown(entry)}, expected an object")
 
 
-def is_label(value: object) -> bool:
+def is_label(value: object) -> TypeGuard[Label]:
     """Return whether a value can name a link or a flow."""
     return isinstance(value, int | str) and not isinstance(value, bool) and value != ""
 

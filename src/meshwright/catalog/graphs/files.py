@@ -32,10 +32,11 @@ from meshwright.spec.graph import GraphSpec, NamedTensor, read_tensor
 
 Found = tuple[Location, str, str]
 """Location of a fault, the message, and the nearest fix."""
+FileTree = Mapping[Any, object]
 NOT_IN_NAMES = "[]*, \t\n"
 
 
-def graph_faults(value: Mapping[Any, object]) -> list[Found]:
+def graph_faults(value: FileTree) -> list[Found]:
     """Return all faults of a graph, in the order of the parts of a file."""
     return list(_GraphCheck(value).faults())
 
@@ -54,7 +55,7 @@ class _Kernel:
 class _GraphCheck:
     """The parts of one graph, as far as they can be read."""
 
-    def __init__(self, value: Mapping[Any, object]) -> None:
+    def __init__(self, value: FileTree) -> None:
         self.value = value
         self.sizes = _mapping(value, "dims")
         self.inputs = {name: _names(dims) for name, dims in _mapping(value, "inputs").items()}
@@ -199,7 +200,7 @@ class _GraphCheck:
                 yield ("dims", dim), "no tensor has this dim", nearest(str(dim), used)
 
 
-def _mapping(value: Mapping[Any, object], key: str) -> dict[str, Any]:
+def _mapping(value: FileTree, key: str) -> dict[str, Any]:
     found = value.get(key)
     return {str(k): v for k, v in found.items()} if isinstance(found, Mapping) else {}
 

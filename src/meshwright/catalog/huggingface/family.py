@@ -116,9 +116,9 @@ def num_experts(usual: str = "num_experts", default: object = REQUIRED) -> Confi
     return ConfigKey("count", default, names=tuple(names))
 
 
-def expert_keys(usual: str = "num_experts", **chosen: Any) -> dict[str, ConfigKey]:
+def expert_keys(usual: str = "num_experts", chosen: tuple[str, ...] = ()) -> dict[str, ConfigKey]:
     """Return the fields of the routed experts, and of those that a token visits."""
-    tokens = count(rule=("at_most", "num_experts"), **chosen)
+    tokens = count(rule=("at_most", "num_experts"), names=chosen)
     return {"num_experts": num_experts(usual), "num_experts_per_tok": tokens}
 
 

@@ -120,7 +120,7 @@ def read_olmo2(fields: Config) -> ModelSpec:
     | {
         "layer_types": layer_types(_FULL, _SLIDING),
         "head_dim": count(64),
-        **expert_keys("num_local_experts", names=("num_experts_per_tok", "experts_per_token")),
+        **expert_keys("num_local_experts", chosen=("num_experts_per_tok", "experts_per_token")),
         "sliding_window": count(),
         "attention_bias": flag(True),
     },
