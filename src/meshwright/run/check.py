@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-import meshwright.streams  # noqa: F401, the forms register themselves
 from meshwright.graph.op import TOKEN_DIMS, UNITS_OF_DIM, LayerGraph
 from meshwright.graph.op import Tensor as SpecTensor
 from meshwright.graph.transformer import TABLE, build_graph
@@ -23,7 +22,7 @@ from meshwright.sharding.algebra import FLAT, Split
 from meshwright.sharding.derivation import derive_calls, stage_boundary_calls
 from meshwright.sharding.local_sizes import degree_of
 from meshwright.sharding.strategy import Recompute, Strategy
-from meshwright.streams.forms import enumerate_rounds, reverse, streams
+from meshwright.streams.forms import enumerate_rounds, reverse
 
 TOLERANCE = {"fp64": 1e-9, "fp32": 1e-4, "bf16": 5e-2}
 """Largest relative difference from the dense model, by type."""
@@ -140,8 +139,7 @@ def wrong_passes(recorder: Recorder, mesh: Mesh) -> int:
 
 def _differs(made: StreamPass, mesh: Mesh) -> bool:
     axis = mesh[made.axis]
-    form = "ring" if made.axis == "cp" else str(mesh.options.stream_form)
-    rounds = enumerate_rounds(streams[form], axis.size)
+    rounds = enumerate_rounds(mesh.form_of(made.axis), axis.size)
     if made.is_reversed:
         rounds = reverse(rounds)
     expected = sorted(send for send in rounds.sends if send.source == axis.index)

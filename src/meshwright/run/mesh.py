@@ -12,11 +12,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+import meshwright.streams  # noqa: F401, the forms register themselves
 from meshwright.graph.op import Phase
 from meshwright.run.recorder import Recorder
 from meshwright.run.scale import Job
 from meshwright.sharding.local_sizes import degree_of
 from meshwright.sharding.strategy import REUSED_AXES, ContextKind, Streamed
+from meshwright.streams.forms import TensorStream, streams
 
 GROUPS = (
     "tp", "tatp", "cp", "dp", "dp_replicate", "pp", "tp*tatp", "dp_shard*cp", "dp*cp", "ep", "edp",
@@ -124,15 +126,14 @@ class Mesh:
         """Whether tokens rest split over tp: sequence parallelism."""
         return bool(self.options.sequence_parallel) and self["tp"].size > 1
 
+    def form_of(self, axis: str) -> TensorStream:
+        """Return the form in which tensors travel over an axis: a ring over cp."""
+        return streams["ring" if axis == "cp" else str(self.options.stream_form)]
+
     @cached_property
     def tokens(self) -> Tensor:
         """Positions in the sequence of the tokens that rest on this rank."""
         return self.tokens_of(self["cp"].index, self["tatp"].index, self["tp"].index)
-
-    @cached_property
-    def block_tokens(self) -> Tensor:
-        """Positions of the tokens of this rank while tp splits heads and columns."""
-        return self.tokens_of(self["cp"].index, self["tatp"].index, None)
 
     def tokens_of(self, cp: int | None, tatp: int | None, tp: int | None) -> Tensor:
         """Return the positions on a rank; None: an axis that splits no tokens there.

@@ -24,7 +24,7 @@ from meshwright.sharding.strategy import (
     Streamed,
     StreamForm,
 )
-from meshwright.spec.model import AttentionSpec, ExpertSpec, LayerSpec, ModelSpec
+from meshwright.spec.model import AttentionSpec, LayerSpec, ModelSpec
 from meshwright.spec.workload import Training
 from meshwright.train.answer import Plan
 
@@ -71,27 +71,27 @@ def job_of(plan: Plan, scale: Scale = "tiny", most_processes: int = 8) -> Job:
     found, options = plan.best.strategy, plan.best.plan_options
     if faults := list(refused(plan.workload, plan.model, found, options)):
         raise SpecError(faults)
+    length = plan.workload.sequence_length
     notes = list(_without_effect(options))
-    options = replace(options, recompute_modules=(), offload=Offload.NONE,
-                      kept_tensors=(), offloaded_tensors=())  # fmt: skip
-    if options.recompute is Recompute.SELECTIVE:
-        options = replace(options, recompute=Recompute.NONE)
-    model, strategy, length = plan.model, found, plan.workload.sequence_length
+    recompute = Recompute.FULL if options.recompute is Recompute.FULL else Recompute.NONE
+    options = replace(
+        options, recompute=recompute, recompute_modules=(), kept_tensors=(), offloaded_tensors=(),
+        offload=Offload.NONE, streamed=streamed(plan.model, found, options, length),
+        stream_form=_form(options, plan),
+    )  # fmt: skip
     batches = int(plan.workload.global_batch_size / (found.dp * found.micro_batch_size))
-    if scale == "tiny":
-        strategy = _fewer_devices(found, most_processes)
-        changed = [
-            f"{name} {getattr(found, name):.0f} -> {getattr(strategy, name):.0f}"
-            for name in vars(strategy)
-            if getattr(strategy, name) != getattr(found, name)
-        ]
-        notes = [f"tiny: {', '.join(changed)}"] * bool(changed) + notes
-        length = _tiny_length(strategy)
-        batches = min(batches, 2) if strategy.pp == 1 else 2 * int(strategy.pp)
-        model, options = _tiny_model(plan.model, found, strategy, options, length)
-    options = replace(options, streamed=_streamed(model, strategy, options, length),
-                      stream_form=_form(options, plan))  # fmt: skip
-    return Job(model, strategy, options, length, batches, tuple(notes))
+    if scale == "full":
+        return Job(plan.model, found, options, length, batches, tuple(notes))
+    s = _fewer_devices(found, most_processes)
+    changed = [f"{name} {getattr(found, name):.0f} -> {getattr(s, name):.0f}"
+               for name in vars(s) if getattr(s, name) != getattr(found, name)]  # fmt: skip
+    if changed:
+        notes.insert(0, f"tiny: {', '.join(changed)}")
+    # Two parts of a sequence for each rank of cp, each of which tatp and tp split.
+    length = max(16, int(ROWS * 2 * s.cp * s.tatp * s.tp))
+    batches = min(batches, 2) if s.pp == 1 else 2 * int(s.pp)
+    model, options = _tiny_model(plan.model, found, s, options, length)
+    return Job(model, s, options, length, batches, tuple(notes))
 
 
 def refused(
@@ -127,6 +127,7 @@ def refused(
 
 def _without_effect(options: PlanOptions) -> Iterator[str]:
     """Yield the choices of a plan that change nothing that a run shows."""
+    yield "precision, optimizer and software of the plan have no effect: AdamW in one type"
     if options.offload is not Offload.NONE:
         yield f"offload={options.offload} has no effect: all tensors stay on their device"
     if options.recompute is Recompute.SELECTIVE:
@@ -141,15 +142,10 @@ def _fewer_devices(s: Strategy, most: int) -> Strategy:
             message = f"found {most}, but each axis in use needs two processes"
             raise SpecError(Fault("--processes", message, f"{s.num_devices:.0f}"))
         name = max(long, key=lambda one: (getattr(s, one), -SHRINKS.index(one)))
-        s = replace(s, **{name: float(getattr(s, name) // 2)})
+        s = replace(s, **{name: max(getattr(s, name) // 2, 2.0)})
     copies = s.dp_shard * s.cp * s.tp
     return replace(s, ep=float(gcd(int(s.ep), int(copies))),
                    micro_batch_size=min(s.micro_batch_size, 2.0))  # fmt: skip
-
-
-def _tiny_length(s: Strategy) -> int:
-    """Return the tokens of a tiny sequence: two parts for each rank of cp, each divisible."""
-    return max(16, int(ROWS * 2 * s.cp * s.tatp * s.tp))
 
 
 def head_degree(s: Strategy, options: PlanOptions) -> int:
@@ -195,11 +191,13 @@ def _tiny_layer(kind: LayerSpec, shares: int, degree: int, s: Strategy, length: 
     if (attention := kind.attention) is not None:
         change["attention"] = _tiny_attention(attention, shares, degree, length)
     if (network := kind.feed_forward) is not None:
-        change["feed_forward"] = network.model_copy(
-            update={"ffn_size": 8 * max(3, degree) * int(s.tp) // gcd(max(3, degree), int(s.tp))}
-        )
+        change["feed_forward"] = network.model_copy(update={"ffn_size": 24 * degree})
     if (experts := kind.experts) is not None:
-        change["experts"] = _tiny_experts(experts, s)
+        change["experts"] = experts.model_copy(update={
+            "num_experts": 2 * max(int(s.ep), 2), "top_k": min(experts.top_k, 2), "ffn_size": 16,
+            "shared_ffn_size": 16 * int(s.tp) if experts.shared_ffn_size else 0,
+            "num_groups": 1, "top_groups": 1,
+        })  # fmt: skip
     return kind.model_copy(update=change)
 
 
@@ -215,33 +213,27 @@ def _tiny_attention(spec: AttentionSpec, shares: int, degree: int, length: int) 
     })  # fmt: skip
 
 
-def _tiny_experts(spec: ExpertSpec, s: Strategy) -> ExpertSpec:
-    return spec.model_copy(update={
-        "num_experts": 2 * max(int(s.ep), 2), "top_k": min(spec.top_k, 2), "ffn_size": 16,
-        "shared_ffn_size": 16 * int(s.tp) if spec.shared_ffn_size else 0,
-        "num_groups": 1, "top_groups": 1,
-    })  # fmt: skip
-
-
-def _streamed(model: ModelSpec, s: Strategy, options: PlanOptions, length: int) -> Streamed:
+def streamed(model: ModelSpec, s: Strategy, options: PlanOptions, length: int) -> Streamed:
     """Return the tensor that travels: with auto the smaller one (TATP, selective transfer).
 
-    Elements of a layer that travel in one forward pass: its weights, or its tokens at the inputs
-    and outputs of both blocks.
+    In a forward pass of the first layer travel its weights, P elements over tp, or T tokens of
+    width h at the inputs and outputs of both blocks: inputs where 4 T h < P / tp and heads divide.
+
+    A layer of Llama 3 8B has 4096 x (32 x 256 + 8 x 256 + 3 x 14336) = 218,103,808 elements: inputs
+    travel below 13,312 tokens.
     """
     if options.streamed is not Streamed.AUTO or s.tatp == 1:
         return options.streamed
     kind = model.layer_kinds[model.layer_pattern[0]]
-    hidden, weights = model.hidden_size, 0
+    columns = 0
     if (a := kind.attention) is not None:
-        keys = a.num_kv_heads * (a.head_size + a.value_head_size)
-        weights += hidden * (a.num_heads * (a.head_size + a.value_head_size) + keys)
+        columns += (a.num_heads + a.num_kv_heads) * (a.head_size + a.value_head_size)
     if (f := kind.feed_forward) is not None:
-        weights += hidden * f.ffn_size * (2 + f.gated)
+        columns += f.ffn_size * (2 + f.gated)
     tokens = s.micro_batch_size * length / s.cp
     degree = head_degree(s, replace(options, streamed=Streamed.INPUTS))
-    splits = all(a.num_heads % degree == 0 for a in model.attentions)
-    is_smaller = splits and 4 * tokens * hidden < weights / s.tp
+    divides = all(a.num_heads % degree == 0 for a in model.attentions)
+    is_smaller = divides and 4 * tokens < columns / s.tp
     return Streamed.INPUTS if is_smaller else Streamed.WEIGHTS
 
 

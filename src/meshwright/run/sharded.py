@@ -68,7 +68,7 @@ class Builder:
         self.heads = self.mesh[heads_axis(self.mesh.job)]
         self.streams_inputs = options.streamed is Streamed.INPUTS
         tatp = self.mesh["tatp"]
-        self.stream = Stream(tatp, str(options.stream_form)) if tatp.size > 1 else None
+        self.stream = Stream(tatp, self.mesh.form_of("tatp")) if tatp.size > 1 else None
         token_axes = ["tp"] * self.mesh.splits_tokens + ["tatp"] * (tatp.size > 1)
         self.token_axes = tuple(token_axes)
         """Axes that split the tokens of a norm, within a micro-batch of one data rank."""
@@ -249,7 +249,7 @@ class SplitAttention(nn.Module):
         self.cp = mesh["cp"] if is_ulysses and mesh["cp"].size > 1 else None
         ring = mesh["cp"].size > 1 and not is_ulysses
         travels = builder.stream is not None and not builder.streams_inputs
-        self.streams = [Stream(mesh["cp"], "ring")] if ring else []
+        self.streams = [Stream(mesh["cp"], mesh.form_of("cp"))] if ring else []
         self.streams += [builder.stream] if travels and builder.stream is not None else []
         tatp = mesh["tatp"].index if travels else None
 

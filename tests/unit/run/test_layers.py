@@ -1,5 +1,6 @@
 """Each layer alone on a few processes: what it sends, by hand, and what it computes."""
 
+from math import inf
 from multiprocessing import get_context
 
 import pytest
@@ -22,6 +23,7 @@ from meshwright.run.model import Linear
 from meshwright.run.real import HOST, free_port
 from meshwright.run.recorder import Recorder
 from meshwright.spec.model import ExpertSpec
+from meshwright.streams.forms import CycleStream, LineStream, RingStream
 
 B, S, H = 1, 4, 8
 """Sequences, tokens of each, width: the numbers of the docstrings."""
@@ -71,7 +73,7 @@ def ring_attention(axis):
     positions = torch.arange(S).chunk(2)
     made = attention(
         *parts,
-        [Stream(axis, "ring")],
+        [Stream(axis, RingStream())],
         lambda place: positions[axis.index][:, None] >= positions[place[0]],
     )
     expected = torch.nn.functional.scaled_dot_product_attention(
@@ -100,14 +102,14 @@ def experts(axis):
 def streamed_weights(axis):
     x, weight = drawn(B, S, H), drawn(8, H, seed=1)
     tokens = Tokens(Axis("tp", (0,), 0, axis.recorder), False)
-    product = StreamedWeights(Stream(axis, "hold"), 8)
+    product = StreamedWeights(Stream(axis, LineStream(inf)), 8)
     layer = SplitLinear(Column, own(weight, axis, 0), None, tokens, product, "one")
     return layer(own(x, axis, 1)), (x @ weight.T).chunk(4, 1)[axis.index]
 
 
 def streamed_inputs(axis):
     x, weight = drawn(B, 2 * S, H), drawn(8, H, seed=1)
-    tokens = Tokens(Axis("tp", (0,), 0, axis.recorder), False, Stream(axis, "hold"))
+    tokens = Tokens(Axis("tp", (0,), 0, axis.recorder), False, Stream(axis, LineStream(inf)))
     layer = SplitLinear(Column, own(weight, axis, 0), None, tokens, Resident(), "one")
     return layer(own(x, axis, 1)), (x @ weight.T).chunk(4, 2)[axis.index]
 
@@ -118,13 +120,36 @@ CASES = {
 }
 
 
+def forms_of(size):
+    lines = [LineStream(float(held)) for held in range((size + 1) // 2 + 1)]
+    return [RingStream(), RingStream(is_folded=True), *lines, *([CycleStream()] * (size % 2 == 0))]
+
+
+def is_right(axis, form):
+    """Return whether every item is right after a pass, and every sum on the way back."""
+    stream = Stream(axis, form)
+    x = torch.arange(3.0 * axis.size * stream.num_parts)
+    items = list(x.split(3))
+    first = axis.index * stream.num_parts
+    own = items[first : first + stream.num_parts]
+    shapes = [(3,)] * len(items)
+    found = dict(stream.gather(own, shapes, "", Phase.FORWARD))
+    mine = axis.index + 1
+    sums = stream.scatter_sum(lambda item: items[item] * mine, x, shapes, "", Phase.FORWARD)
+    number = axis.size * (axis.size + 1) // 2
+    is_there = all(torch.equal(found[item], items[item]) for item in range(len(items)))
+    pairs = zip(sums, own, strict=True)
+    return is_there and all(torch.equal(total, item * number) for total, item in pairs)
+
+
 def work(rank, size, port, there):
     """Run the cases of a number of processes: differences, elements by phase, sends of passes."""
     torch.set_num_threads(1)
     where = f"tcp://{HOST}:{port}"
     dist.init_process_group("gloo", init_method=where, rank=rank, world_size=size)
-    found = {}
-    for case in CASES[size]:
+    alone = Axis("one", tuple(range(size)), rank, Recorder(), dist.group.WORLD)
+    found = {"wrong": [form for form in forms_of(size) if not is_right(alone, form)]}
+    for case in CASES.get(size, ()):
         axis = Axis("one", tuple(range(size)), rank, Recorder(), dist.group.WORLD)
         with axis.recorder:
             made, expected = case(axis)[:2]
@@ -149,6 +174,12 @@ def results(size):
     for process in processes:
         process.join()
     return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [3, 5, 6, 7, 8])
+def test_every_form_carries_every_item_there_and_back(size):
+    assert [one["wrong"] for one in results(size)] == [[]] * size
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +216,7 @@ def test_a_layer_sends_what_its_docstring_says(name, pair):
 
 def test_streams_send_what_their_docstrings_say():
     found = results(4)
+    assert [one["wrong"] for one in found] == [[]] * 4
     weights, inputs = (
         [found[rank][name] for rank in range(4)] for name in ("streamed_weights", "streamed_inputs")
     )

@@ -12,8 +12,10 @@ from executed_plans import assert_right
 from hand_made_plans import build
 
 from meshwright.base.errors import MeshwrightError, SpecError
+from meshwright.catalog.models import load_model
 from meshwright.run.real import execute
-from meshwright.run.scale import job_of
+from meshwright.run.scale import job_of, streamed
+from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.spec.choices import ContextKind, Recompute, ScheduleKind, Streamed, StreamForm
 
 INPUTS, WEIGHTS, BOTH = Streamed.INPUTS, Streamed.WEIGHTS, Streamed.BOTH
@@ -153,6 +155,17 @@ def test_what_cannot_be_run_is_refused_at_once():
     plan = build({"tp": 2, "pp": 2}, {"sequence_parallel": False}, model="gpt2-medium", batch=16)
     with pytest.raises(SpecError, match="tied embedding"):
         job_of(plan)
+
+
+def test_the_smaller_tensor_travels():
+    """Llama 3 8B, by hand: 4096 x (10240 + 43008) = 218,103,808 elements, 4 T 4096 of tokens."""
+    model = load_model("llama3-8b")
+    found = {
+        length: streamed(model, make_strategy(tatp=4), PlanOptions(), length)
+        for length in (13_311, 13_313)
+    }
+    assert 4096 * (10_240 + 43_008) / (4 * 4096) == 13_312
+    assert found == {13_311: INPUTS, 13_313: WEIGHTS}
 
 
 def test_degrees_are_halved_until_they_fit():

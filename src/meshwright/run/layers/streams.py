@@ -16,12 +16,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-import meshwright.streams  # noqa: F401, the forms register themselves
 from meshwright.graph.op import Phase
 from meshwright.run.mesh import Axis
 from meshwright.run.recorder import StreamPass
 from meshwright.spec.collective import CollectiveKind
-from meshwright.streams.forms import Send, StreamRounds, enumerate_rounds, reverse, streams
+from meshwright.streams.forms import Send, StreamRounds, TensorStream, enumerate_rounds, reverse
 
 Cuts = list[tuple[int, int]]
 
@@ -49,10 +48,10 @@ class Stream:
     """The passes of one form over the group of an axis."""
 
     axis: Axis
-    form: str
+    form: TensorStream
 
     def __post_init__(self) -> None:
-        self.there = enumerate_rounds(streams[self.form], self.axis.size)
+        self.there = enumerate_rounds(self.form, self.axis.size)
         self.back = reverse(self.there)
 
     @property
