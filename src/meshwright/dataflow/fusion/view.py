@@ -12,7 +12,6 @@ from meshwright.view import charts
 from meshwright.view.drawn import largest
 from meshwright.view.parts import Cell, Chart, Page, Part, Plot, Section, Table, Text, Tile, Whole
 from meshwright.view.registry import view
-from meshwright.view.svg import together_svg
 from meshwright.view.values import shown
 from meshwright.view.words import counted, words
 
@@ -268,6 +267,8 @@ def _over_time(answer: FusionAnswer) -> tuple[Chart, Chart]:
 
 def fusion_svg(answer: FusionAnswer) -> str:
     """Return the kernels on the cores over time, and the resources below, as SVG."""
+    from meshwright.view.svg import together_svg
+
     says = f"{speed_line(answer)}; {_pass_line(answer)}"
     return together_svg(_over_time(answer), question_line(answer), says, width=PICTURE)
 

@@ -15,7 +15,6 @@ from meshwright.train.words import question_line
 from meshwright.view import charts
 from meshwright.view.parts import Chart, Later, Page, Plot, Section, Table, Tile, Whole
 from meshwright.view.registry import view
-from meshwright.view.svg import together_svg
 from meshwright.view.values import written
 from meshwright.view.words import counted
 
@@ -191,6 +190,8 @@ def _chart(title: str, line: StepTimeline, bars: _Bars) -> Chart:
 
 def step_svg(line: StepTimeline) -> str:
     """Return the tasks of the stages over time, and their memory below, as SVG."""
+    from meshwright.view.svg import together_svg
+
     plan = line.plan
     tasks = [replace(one, says=one.says.removesuffix(ZOOM)) for one in tasks_over_step(line)]
     title = f"{plan.model.name} on {plan.system.name}: {plan.best.text}"
