@@ -160,6 +160,16 @@ def reported(answer: Callable[[Q, Call], T]) -> Callable[[Q, Call], T]:
     return written
 
 
+def _drawing(asked: Any) -> Reading:
+    """Return the reading of a question, with a fault where its picture cannot be drawn."""
+    reading: Reading = asked.reading()
+    if asked.picture is not None:
+        from meshwright.view.svg import check_drawable
+
+        reading.value(check_drawable)
+    return reading
+
+
 def beside(found: Any) -> dict[str, Any]:
     """Return the parts that other rooms add to the report of an answer."""
     from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
@@ -500,7 +510,7 @@ def explain(asked: ask.Explain, call: Call) -> Explanation | Diagnosis | Profile
     from meshwright.ask.job_files import files_of
     from meshwright.ask.measured import check_measured_bytes, measured_step_s
 
-    reading = asked.reading()
+    reading = _drawing(asked)
     if asked.on is None and not files_of(asked):
         stated = [name for name in ask.Fit.options if name not in ("model", "on", "calibration")]
         asked.refuse_idle(reading, stated, "applies only with --on: the plan file states this")
@@ -876,11 +886,7 @@ _CUT_FIELDS = {"objective": "objective", "capacity": "capacity_bytes", "tp": "te
 @reported
 def partition(asked: ask.Partition, call: Call) -> PartitionPlan:
     """Return layers cut into stages that fit a memory."""
-    reading = asked.reading()
-    if asked.picture is not None:
-        from meshwright.view.svg import check_drawable
-
-        reading.value(check_drawable)
+    reading = _drawing(asked)
     if (asked.model is None) == (asked.layers is None):
         reading.fault("MODEL", "name either a model or a file with --layers")
         reading.done()
@@ -975,7 +981,7 @@ def fuse(asked: ask.Fuse, call: Call) -> FusionAnswer:
     from meshwright.base.registry import version
     from meshwright.dataflow.fusion.fuse import fuse_graph
 
-    reading = asked.reading()
+    reading = _drawing(asked)
     if "chips" in asked.stated:
         asked.refuse_idle(reading, ("tp", "pp"), "is chosen where --chips is given")
     question = _fusion_question(reading, asked)

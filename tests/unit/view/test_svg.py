@@ -96,3 +96,17 @@ def test_without_the_extra_nothing_begins(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("meshwright.calibration.serving.predict_all", None)
     assert main(["validate", "--document", str(tmp_path / "x.md")]) != 0
     assert "pip install 'meshwright[plot]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["fuse", "gpt3-175b-layer", "--on", "SN10"],
+     ["partition", "llama3-8b", "--on", "8xH100"],
+     ["explain", "gpt2-medium", "--on", "wafer-2x4"]],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_without_the_extra_no_picture_begins(monkeypatch, capsys, tmp_path, words):
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    monkeypatch.setattr("meshwright.dataflow.fusion.fuse.fuse_graph", None)
+    assert main([*words, "--picture", str(tmp_path / "x.svg")]) == 2
+    assert "pip install 'meshwright[plot]'" in capsys.readouterr().err
