@@ -220,13 +220,6 @@ def _server_launch(found: ServingPlan | DisaggregatedPlan) -> dict[str, Any]:
     return {}
 
 
-def report_of(found: Plan) -> str:
-    """Return the report of a plan as HTML, with the parts of other rooms."""
-    from meshwright.view.html import html_of
-
-    return html_of(found.page(**beside(found)))
-
-
 def _launch(found: Plan) -> dict[str, Any]:
     """Return the files that start a plan, and the command that writes them; empty: no export."""
     from meshwright.frameworks.registry import exporters, refusals, rendered

@@ -14,7 +14,7 @@ from meshwright.catalog.calibration import Constant
 from meshwright.cli.main import main
 from meshwright.cli.show import SCHEMAS
 from meshwright.measure.run import MeasuredMachine
-from meshwright.spec.measured import Machine, Timing
+from meshwright.spec.measured import Machine, Measured, Timing
 from meshwright.view.schema import schema_of
 
 NAMES = (*SCHEMAS, *load_entry_points("schemas"))
@@ -181,9 +181,8 @@ def test_what_is_measured_keeps_to_its_schema():
         memory_bytes=8e10, host_cores=96, torch="2.9",
     )  # fmt: skip
     constants = (Constant("gemm_efficiency", 0.5, 0.4, 0.6, "one row"),)
-    machine = MeasuredMachine(
-        about, "H100", "8xH100", constants, None, 1.0, (), (row,), ("a.yaml",)
-    )
+    rows = Measured(machine=about, taken_s=1.0, rows=(row,))
+    machine = MeasuredMachine(rows, "H100", "8xH100", constants, ("a.yaml",))
     answer = plain_data(machine, with_defaults=True)
     validator = jsonschema.Draft202012Validator(closed(schema("measurement")))
     assert [error.message[:300] for error in validator.iter_errors(answer)] == []

@@ -176,6 +176,7 @@ class FitRecord(Declaration):
     intervals: Mapping[str, CoverageRecord] = Field(default_factory=dict)
     """Coverage by a property that rows share."""
     groups: Mapping[str, GroupRecord]
+    """Errors by source."""
     memory: MemoryRecord | None = None
     """Errors of the memory; None: no row states memory."""
 

@@ -152,7 +152,10 @@ def picture(text: str, axis: str | None) -> Record:
 
 def report(text: str) -> str:
     """Return the report of a plan as HTML."""
-    return api.report_of(_plan(text))
+    from meshwright.view.html import html_of
+
+    plan = _plan(text)
+    return html_of(plan.page(**api.beside(plan)))
 
 
 def export(text: str, target: str) -> bytes:

@@ -19,7 +19,7 @@ from meshwright.measure.device import CPU, Device, Ranks
 from meshwright.measure.files import calibration_text, system_text
 from meshwright.measure.session import Progress, Session
 from meshwright.spec.calibration import Calibration
-from meshwright.spec.measured import Machine, Measured, Timing
+from meshwright.spec.measured import Machine, Measured
 from meshwright.spec.system import ChipSpec, DType, SystemSpec
 
 BUDGET_S, QUICK_S = 150.0, 30.0
@@ -36,22 +36,16 @@ class MeasuredMachine(Shown):
     """Measurements of a machine, the constants that follow, and the files."""
 
     WRITTEN: ClassVar[Mapping[str, str]] = {
-        **{name: name for name in ("machine", "chip", "constants", "unexplained", "taken_s",
-                                   "left_out")},
-        "rows": "timings", "files": "files",
+        "machine": "measured.machine", "chip": "chip", "constants": "constants",
+        **{name: f"measured.{name}" for name in ("unexplained", "taken_s", "left_out", "rows")},
+        "files": "files",
     }  # fmt: skip
-    machine: Machine
+    measured: Measured
     chip: str | None
     """Chip of the catalog; None: not known."""
     system: str
     """System to price with: its name in the catalog, else its file."""
     constants: tuple[Constant, ...]
-    unexplained: float | None
-    """80th percentile of |ln(formula / measured)| with the constants; None without rows."""
-    taken_s: float
-    left_out: tuple[str, ...]
-    """Kernels that the machine cannot run, or for which there was no time."""
-    timings: tuple[Timing, ...]
     files: tuple[str, ...]
 
     def rows(self) -> Rows:
@@ -140,14 +134,10 @@ def written(
         files[f"{path.stem}.system.yaml"] = system_text(system, command)
     paths = write_all(path.parent, files, force=force)
     return MeasuredMachine(
-        machine=measured.machine,
+        measured,
         chip=None if chip is None else chip.name,
         system=str(paths[-1]) if chip is None else system.name,
         constants=tuple(constants),
-        unexplained=unexplained,
-        taken_s=measured.taken_s,
-        left_out=measured.left_out,
-        timings=measured.rows,
         files=tuple(map(str, paths)),
     )
 

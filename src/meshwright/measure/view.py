@@ -16,12 +16,12 @@ from meshwright.view.words import counted
 @view(MeasuredMachine)
 def measured_page(found: MeasuredMachine) -> Page:
     """Return the page of a measured machine."""
-    title = f"{found.machine.num_devices} x {found.machine.device}"
-    left_out = Table(("kernel",), [(entry,) for entry in found.left_out])
+    title = f"{found.measured.machine.num_devices} x {found.measured.machine.device}"
+    left_out = Table(("kernel",), [(entry,) for entry in found.measured.left_out])
     sections = (
         Section("constants", "Which constants follow?", [_constants(found)]),
         Section("rows", "What was measured?", [_timings(found)]),
-        Section("left_out", "What was left out?", [left_out] if found.left_out else []),
+        Section("left_out", "What was left out?", [left_out] if found.measured.left_out else []),
     )
     return Page(
         title=f"{title}, measured",
@@ -32,17 +32,17 @@ def measured_page(found: MeasuredMachine) -> Page:
 
 
 def _tiles(found: MeasuredMachine) -> Iterator[Tile]:
-    machine = found.machine
+    measured, machine = found.measured, found.measured.machine
     known = f"the {found.chip} of the catalog"
     yield Tile("Which machine is it?", known if found.chip else
                "not in the catalog: described as measured", label="machine")  # fmt: skip
     yield Tile(
         "What was measured?",
-        f"{counted(len(found.timings), 'row')} in {format_seconds(found.taken_s)}, PyTorch "
+        f"{counted(len(measured.rows), 'row')} in {format_seconds(measured.taken_s)}, PyTorch "
         f"{machine.torch}, {machine.library or 'one process'}", "", "rows", label="measured",
     )  # fmt: skip
-    if found.left_out:
-        yield Tile("What was left out?", f"{counted(len(found.left_out), 'kind')} of rows", "",
+    if measured.left_out:
+        yield Tile("What was left out?", f"{counted(len(measured.left_out), 'kind')} of rows", "",
                    "left_out", label="left out")  # fmt: skip
     rows = [(c.name, _shown(c, c.value), _range(c)) for c in found.constants]
     yield Tile("Which constants follow?", counted(len(rows), "constant"), "", "constants",
@@ -65,7 +65,7 @@ def _constants(found: MeasuredMachine) -> Table:
 
 def _timings(found: MeasuredMachine) -> Table:
     rows = []
-    for row in found.timings:
+    for row in found.measured.rows:
         shape = "x".join(map(str, row.shape)) + (f" of {row.group}" if row.group > 1 else "")
         rate, unit = rate_of(row) or (None, "")
         rows.append((row.kernel, row.dtype, shape, row.median_s, row.p25_s, row.p75_s,

@@ -55,14 +55,10 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Shaped:
+class Shaped(Network):
     """A topology in its usual shape, with links of 1 byte/s."""
 
     shape: str
-    num_links: int
-    diameter: int
-    bisection_bytes_per_s: float
-    bisection_is_exact: bool
 
 
 @dataclass(frozen=True)
@@ -86,6 +82,6 @@ def shaped_topologies(num_devices: int, shaped: Mapping[str, Topology | None]) -
     """Return topologies by name as data; a link carries 1 byte/s."""
     return Topologies(
         num_devices,
-        {name: None if one is None else Shaped(one.shape, **vars(network_of_topology(one)))
+        {name: None if one is None else Shaped(**vars(network_of_topology(one)), shape=one.shape)
          for name, one in shaped.items()},
     )  # fmt: skip

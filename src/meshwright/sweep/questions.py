@@ -84,10 +84,8 @@ def _answer_plan(point: Point, system: SystemSpec) -> Result:
     try:
         known = declared(_asked(ask.Strategy, {**point, "on": system}))
         found = plan(known.model, known.system, known.workload, allowed=known.allowed, top=1)
-    except InfeasibleError as error:
-        return {"status": "nothing fits", "reason": str(error).splitlines()[0]}
-    except (SpecError, UnlawfulError) as error:
-        return {"status": "refused", "reason": str(error).splitlines()[0]}
+    except (InfeasibleError, SpecError, UnlawfulError) as error:
+        return _without_plan(error)
     price = found.best.estimate
     return {
         "status": "found",
@@ -105,6 +103,12 @@ def _answer_plan(point: Point, system: SystemSpec) -> Result:
         "run_usd": _run_usd(price.cost_usd, price.step_time_s, found.run_s),
         "lower_bound_s": found.coverage.lower_bound_s if found.coverage else None,
     }
+
+
+def _without_plan(error: MeshwrightError) -> Result:
+    """Return the reason why a point has no plan."""
+    status = "nothing fits" if isinstance(error, InfeasibleError) else "refused"
+    return {"status": status, "reason": str(error).splitlines()[0]}
 
 
 def _run_usd(step_usd: float | None, step_s: float, run_s: float | None) -> float | None:
@@ -144,10 +148,8 @@ def answer_graph(point: Point) -> Result:
             graph, machine, num_passes=asked.passes, optimizer=asked.optimizer,
             hides_network=asked.overlap, allowed=allowed, only_best=True,
         )  # fmt: skip
-    except InfeasibleError as error:
-        return {"status": "nothing fits", "reason": str(error).splitlines()[0]}
-    except (SpecError, UnlawfulError) as error:
-        return {"status": "refused", "reason": str(error).splitlines()[0]}
+    except (InfeasibleError, SpecError, UnlawfulError) as error:
+        return _without_plan(error)
     best = found.best
     utilisation = graph.flops * best.passes_per_s / machine.peak_flops_per_s(graph)
     parts_w = power_parts_w(graph, machine, best, found.moved)
@@ -301,25 +303,15 @@ def _faults_of_cases(sweep: SweepSpec, needed: tuple[str, ...]) -> list[Fault]:
     ]
 
 
-READ_BY: Mapping[str, tuple[str, ...]] = {
-    "model": ("model",), "graph": ("graph", "seq", "training"),
-    "framework": ("framework",), "optimizer": ("optimizer",),
-    **{part: (part,) for part in PARTS}, "system": ("on", *DESIGN),
-}  # fmt: skip
-"""Names that are looked up, and the fields that they read."""
-
-
 def _value_faults(sweep: SweepSpec) -> list[Fault]:
     """Return the names missing from the catalog, each once; only known parts form a design."""
-    loads = {"model": _load_model, "graph": _load_graph, "framework": _load_framework,
-             "optimizer": _load_optimizer, **PARTS, "system": system_of}  # fmt: skip
     faults: dict[str, Fault] = {}
     seen: set[tuple[object, ...]] = set()
-    for field, load in loads.items():
+    for field, (reads, load) in LOOKED_UP.items():
         if field == "system" and not PARTS.keys().isdisjoint(one.path for one in faults.values()):
             continue
         for point in points_of(sweep):
-            taken = (field, *(point.get(name) for name in READ_BY[field]))
+            taken = (field, *(point.get(name) for name in reads))
             if taken in seen or (field != "system" and field not in point):
                 continue
             seen.add(taken)
@@ -330,19 +322,18 @@ def _value_faults(sweep: SweepSpec) -> list[Fault]:
     return list(faults.values())
 
 
-def _load_model(point: Point) -> object:
-    return load_model(str(point["model"]))
-
-
-def _load_framework(point: Point) -> object:
-    return load_framework(str(point["framework"]))
-
-
-def _load_optimizer(point: Point) -> object:
-    return load_optimizer(str(point["optimizer"]))
-
-
 def _load_graph(point: Point) -> DataflowGraph:
     """Return the graph of a point."""
     asked = _asked(ask.Map, point)
     return load_graph(str(asked.graph), tokens=asked.seq, **program_of(asked))
+
+
+LOOKED_UP: Mapping[str, tuple[tuple[str, ...], Callable[[Point], object]]] = {
+    "model": (("model",), lambda point: load_model(str(point["model"]))),
+    "graph": (("graph", "seq", "training"), _load_graph),
+    "framework": (("framework",), lambda point: load_framework(str(point["framework"]))),
+    "optimizer": (("optimizer",), lambda point: load_optimizer(str(point["optimizer"]))),
+    **{part: ((part,), load) for part, load in PARTS.items()},
+    "system": (("on", *DESIGN), system_of),
+}
+"""Names that are looked up: the fields that they read, and the look-up."""

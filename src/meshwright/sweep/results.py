@@ -134,11 +134,6 @@ CLOSE = 1e-3
 """Largest relative difference of values that are equal in an order."""
 
 
-def of(records: Sequence[Record], field: str, value: object) -> list[Record]:
-    """Return the records with one value of a field."""
-    return [record for record in records if record[field] == value]
-
-
 def best_of(records: Sequence[Record], name: str) -> Record | None:
     """Return the point with the best value, the first of equals; None where none has one."""
     found = [record for record in records if has_value(record, name)]
@@ -266,7 +261,7 @@ def _order(first: float, second: float) -> int:
 def by_value(records: Sequence[Record], field: str) -> Iterator[tuple[Any, list[Record]]]:
     """Yield the values of a field in the order of the points, each with its records."""
     for value in dict.fromkeys(record[field] for record in records):
-        yield value, of(records, field, value)
+        yield value, [record for record in records if record[field] == value]
 
 
 def part_of(swept: Swept, field: str, value: object) -> Swept:

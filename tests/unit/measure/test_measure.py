@@ -39,7 +39,7 @@ def test_a_cpu_is_measured_and_priced_with(monkeypatch, tmp_path):
     names = {entry.name for entry in found.constants}
     assert {"matmul_sustained_efficiency", "attention_forward_efficiency", "memory_efficiency",
             "elementwise_efficiency", "eager_traffic_factor", "launch_s"} <= names  # fmt: skip
-    left = found.unexplained  # None: one large product of each type, which are its rates
+    left = found.measured.unexplained  # None: one large product of each type, which are its rates
     assert left is None or 0 < left < 5
     priced = mw.estimate(
         "gpt2-124m", on=str(tmp_path / "mine.system.yaml"), calibration=str(path), seq=128,

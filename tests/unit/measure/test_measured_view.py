@@ -6,7 +6,7 @@ from report_pages import check_page
 from meshwright.catalog.calibration import Constant
 from meshwright.measure.constants import rate_of
 from meshwright.measure.run import MeasuredMachine
-from meshwright.spec.measured import Machine, Timing
+from meshwright.spec.measured import Machine, Measured, Timing
 from meshwright.view.terminal import text_of
 
 ABOUT = Machine(device="NVIDIA H100 80GB HBM3", kind="cuda", num_devices=8, devices_per_host=8,
@@ -18,8 +18,8 @@ SHARE = Constant("matmul_efficiency", 0.5, 0.4, 0.6, "one row")
 
 @pytest.fixture
 def found():
-    return MeasuredMachine(ABOUT, "H100", "8xH100", (SHARE,), None, 2.0, ("matmul fp8",),
-                           (PRODUCT,), ("node.yaml",))  # fmt: skip
+    rows = Measured(machine=ABOUT, taken_s=2.0, left_out=("matmul fp8",), rows=(PRODUCT,))
+    return MeasuredMachine(rows, "H100", "8xH100", (SHARE,), ("node.yaml",))
 
 
 def test_the_rate_of_a_product_by_hand():

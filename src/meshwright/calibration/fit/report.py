@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
 from typing_extensions import TypedDict
 
 from meshwright.base.records import Rows, Scalar, Shown
@@ -37,40 +38,30 @@ from meshwright.calibration.prediction import predict
 from meshwright.calibration.rows import Row
 from meshwright.catalog.calibration import (
     UNCALIBRATED,
-    CoverageRecord,
-    GroupRecord,
-    MemoryRecord,
-    PooledErrorRecord,
+    FitRecord,
     ServingRecord,
     SramRecord,
     load_calibration,
 )
-from meshwright.spec.calibration import Spread
 
-
-class FittedRecord(TypedDict, total=False):
-    """Errors of a fit on its own rows and on each source left out, by fitted part."""
-
-    num_rows: int
-    unused: Mapping[str, str]
-    """Reasons why rows were not used, by the name of the row."""
-    expected: PooledErrorRecord | None
-    """Errors of the calibration that the rows adjust; null: they adjust none."""
-    fitted: PooledErrorRecord
-    left_out: PooledErrorRecord
-    left_out_alone: PooledErrorRecord | None
-    """Errors of sources on chips that no other source has; not part of ``left_out``."""
-    unnamed: PooledErrorRecord | None
-    """Errors of rows when left out and priced without their framework."""
-    spread: Spread | None
-    intervals: Mapping[str, CoverageRecord]
-    """Coverage by a property that rows share."""
-    groups: Mapping[str, GroupRecord]
-    """Errors by source."""
-    memory: MemoryRecord | None
-    """Errors of the memory; null: no row states memory."""
-    serving: ServingRecord
-    sram: SramRecord
+FittedRecord = TypedDict(  # type: ignore[misc]
+    "FittedRecord",
+    {name: field.annotation for name, field in FitRecord.model_fields.items()}
+    | {
+        "unused": Annotated[
+            Mapping[str, str],
+            Field(description="Reasons why rows were not used, by the name of the row."),
+        ],
+        "serving": ServingRecord,
+        "sram": SramRecord,
+    },
+    total=False,
+)
+"""The record of a fit of training, of serving and of SRAM machines, each where it has rows."""
+FittedRecord.__doc__ = (
+    "Errors of a fit on its own rows and on each source left out, by fitted part."
+)
+FittedRecord.__orig_bases__ = (FitRecord,)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
