@@ -97,8 +97,8 @@ def test_no_option_stands_twice_in_a_table(name):
 def test_no_word_of_a_table_is_misspelled(path):
     tree = yaml.safe_load(path.read_text("utf-8"))
     assert set(tree) <= {
-        "title", "written", "extends", "starts", "holds", "rows", "model_rows", "renamed", "refused", "noted",
-        "taken", "maps", "recipes", "ignored",
+        "title", "written", "extends", "starts", "holds", "rows", "model_rows", "renamed",
+        "refused", "noted", "taken", "maps", "recipes", "ignored",
     }  # fmt: skip
     for row in (*tree.get("rows", {}).values(), *tree.get("model_rows", {}).values()):
         words = {"is", "kind", "values", "default", "also", "when", "always", "read", "least",

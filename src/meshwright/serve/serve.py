@@ -235,7 +235,7 @@ def serving_warnings(problem: ServingProblem, best: ServingCandidate, server: Se
     if price.first_token_s is not None:
         left_out = "each request is sent when another one ends; times are means"
     elif not problem.is_decode:
-        left_out += ", nor the way of the cache to decode; prompts arrive in a steady stream"
+        left_out += ", nor the transfer of the cache to decode; prompts arrive in a steady stream"
     notes.append(left_out)
     if price.num_devices_used < problem.system.num_alive:
         idle = problem.system.num_alive - price.num_devices_used
@@ -448,8 +448,8 @@ def _warnings_of_split(problem: ServingProblem, best: Deployment) -> list[str]:
     """Return the notes for the reader beside the numbers."""
     notes, num_alive = [], problem.system.num_alive
     notes.append(
-        "prompts come at random, each to any worker; the cache leaves when its pass has ended, "
-        "over the slowest network level"
+        "prompts arrive at random, at any worker; a cache is sent after its pass, over the slowest "
+        "network level"
     )
     if not problem.calibration.is_calibrated:
         notes.append(UNCALIBRATED_NOTE)

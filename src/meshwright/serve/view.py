@@ -292,7 +292,7 @@ def _front(
     within = "" if limit_s is None else f"; the line is the limit, {format_seconds(limit_s)}"
     return Plot(
         f"Throughput against {against}",
-        f"{len(front.plans)} plans of which none is beaten both for the system and for one user"
+        f"{len(front.plans)} plans on the Pareto front of the system and one user"
         f"{within}",
         "points", Table(("plan", "", f"{name} [s]", "tokens/s a device>"), [*ours, *rows]),
         limit_s, f"limit of {name}",

@@ -88,13 +88,13 @@ def notes_of(problem: PartitionProblem, solution: Solution | None) -> Iterator[s
     if not problem.calibration.is_calibrated:
         yield UNCALIBRATED_NOTE
     elif problem.sram.factor is not None:
-        yield (f"a token of one user is fitted to published figures (each within a factor "
-               f"{problem.sram.factor:.2f} of a fit without it); what batches add comes from data "
-               "sheets")  # fmt: skip
+        yield (f"the time per token of one user is fitted to published figures (each within a "
+               f"factor {problem.sram.factor:.2f} of a fit without it); the speed of batches comes "
+               "from data sheets")  # fmt: skip
     if memory.name in CACHES and problem.capacity_bytes is None:
         yield (
-            f"{memory.name} is a cache: {CACHE_FRACTION:.0%} of it is taken as what software can "
-            "hold resident (assumed, range 50 to 75 %)"
+            f"{memory.name} is a cache: {CACHE_FRACTION:.0%} counts as capacity for resident "
+            "layers (assumed, range 50 to 75 %)"
         )
     if any(level.data_parallel_only for level in system.levels):
         yield (f"the network of {system.name} is built for data parallelism; sends between stages "

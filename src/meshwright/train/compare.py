@@ -52,7 +52,7 @@ _DATA_ONLY: Fixed = {"tatp": ONE, "tp": ONE, "cp": ONE, "pp": ONE, "zero_stage":
 recipes: Registry[Recipe] = Registry("recipe")
 """Registry of the recipes, ours first."""
 recipes.fill({
-    "meshwright": Recipe("everything is free", "this project", {}),
+    "meshwright": Recipe("all choices are searched", "this project", {}),
     "temp": Recipe(
         "tensor streams with dp, tp and cp on one wafer, no pipeline",
         f"dp, sp, tp and tatp of {TEMP}, with our placement and routes",

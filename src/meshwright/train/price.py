@@ -196,8 +196,8 @@ def warnings(problem: Problem, best: Candidate) -> list[str]:
         if spread is not None:
             times = max(t.factors.get(UNSEEN, 1.0) for t in (spread.slower, spread.faster))
             wider = (
-                f"; no measurement is of family {family!r}, its interval reaches {times:.1f} times "
-                "as far"
+                f"; no measured row has family {family!r}, so its interval reaches {times:.1f} "
+                "times as far"
             )
         notes.append(UNCALIBRATED_NOTE + wider)
     limit = best_measured_mfu(problem.system.chip.name, work.precision.matmul)
@@ -233,7 +233,7 @@ def shared_note(placement: Placement) -> str:
     shares, hosted = placement.work_shares, []
     for device, count in Counter(placement.devices).items():
         if count > 1:
-            hosted.append(f"device {device} is the place of {count} ranks")
+            hosted.append(f"device {device} hosts {count} ranks")
     replicas = ", ".join(map(str, placement.sequences))
     most = f"work is shared by speed: sequences {replicas} on the replicas, at most "
     return "; ".join([f"{most}{max(shares) - 1.0:.1%} more than an equal split on a rank", *hosted])

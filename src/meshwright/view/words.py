@@ -21,6 +21,7 @@ _FIELD_WORDS = {
     "tp_comm": "TP communication", "pp_comm": "PP communication", "cp_comm": "CP communication",
     "ep_comm": "EP communication", "dp_comm": "DP communication", "tatp_comm": "TATP streams",
     "hbm": "HBM", "dram": "DRAM", "exposed_dram": "exposed DRAM", "d2d": "die-to-die links",
+    "kv_cache": "KV cache",
 }  # fmt: skip
 
 

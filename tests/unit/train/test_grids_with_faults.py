@@ -187,7 +187,7 @@ def test_a_stated_placement_is_not_faster_with_contention(faults):
 def test_a_step_with_a_hosted_rank_is_simulated():
     found = of_48(*SIX_BILLION, dead_devices=(19,))
     assert found.best.placement.sequences == (30, 33, 33, 32)
-    assert any("is the place of 2 ranks" in note for note in found.warnings)
+    assert any("hosts 2 ranks" in note for note in found.warnings)
     assert simulate(found).step.step_time_s == pytest.approx(
         found.best.estimate.step_time_s, rel=0.03
     )

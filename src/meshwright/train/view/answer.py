@@ -144,8 +144,8 @@ def _front_tiles(found: Front, known: Sequence[str]) -> Iterator[Tile]:
     steps = max(min(number, MOST_PLANS) - 1, 1)
     chosen = {round(k * (number - 1) / steps) for k in range(min(number, MOST_PLANS))}
     shown = _front_table([found.candidates[place] for place in sorted(chosen)], columns=5)
-    yield Tile("How many plans?", f"{counted(number, 'plan')}, of which none is beaten in every "
-               "respect", section="plans", label="front")  # fmt: skip
+    yield Tile("How many plans?", f"{counted(number, 'plan')} on the Pareto front",
+               section="plans", label="front")  # fmt: skip
     yield Tile("Which plans?", f"{len(shown.rows)} of {number}", section="plans",
                label="plans", part=shown)  # fmt: skip
     if number > len(shown.rows):

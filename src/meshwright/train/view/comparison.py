@@ -88,11 +88,11 @@ def _tiles(found: Comparison) -> Iterator[Tile]:
     entry, best = plans[1]
     yield Tile("Which recipe comes next?", f"{entry.name}: {_against(entry)}", entry.title,
                "recipes")  # fmt: skip
-    yield Tile("What does it lack?", ", ".join(_longer(ours, best)[:2]) or "Nothing takes longer",
+    yield Tile("What takes longer in it?", ", ".join(_longer(ours, best)[:2]) or "Nothing",
                "against our step", "lost")  # fmt: skip
     slowest = plans[-1][0]
-    yield Tile("And the slowest?", f"{slowest.name}: {_against(slowest)}", slowest.title,
-               "recipes")  # fmt: skip
+    yield Tile("Which recipe is the slowest?", f"{slowest.name}: {_against(slowest)}",
+               slowest.title, "recipes")  # fmt: skip
     yield Tile("How sure is it?", *_sureness(ours, best), "sure")
     yield Tile("What does it cost?", _cost(found, ours), "of ours", "plans")
 
@@ -133,7 +133,7 @@ def _recipes(found: Comparison) -> Table:
 
 def _recipe_parts(found: Comparison) -> Iterator[Part]:
     if found.ours.best is None:
-        yield Text(f"Nothing fits even when everything is free: {found.ours.why_none}")
+        yield Text(f"No plan fits even with all choices searched: {found.ours.why_none}")
     else:
         yield _times(_plans(found))
     table = _recipes(found)
@@ -174,7 +174,7 @@ def _lost_parts(plans: Planned) -> Iterator[Part]:
 def _sure_parts(found: Comparison) -> Iterator[Part]:
     yield from intervals("recipe", "recipes", {entry.name: best for entry, best in _plans(found)})
     yield Table(
-        ("recipe", "no plan of it is faster than [s]", "time of its search [s]"),
+        ("recipe", "lower bound of its plans [s]", "time of its search [s]"),
         [(entry.name, entry.lower_bound_s, entry.search_s) for entry in found.entries],
         "Every recipe is searched whole, with the same effort",
     )

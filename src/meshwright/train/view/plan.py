@@ -546,7 +546,7 @@ def front_plot(
     kinds = [first, *["on the front"] * (len(every) - 1)]
     return Plot(
         "Time against memory",
-        f"{len(every)} plans of which none is beaten in time, memory, energy and money at once",
+        f"{len(every)} plans on the Pareto front of time, memory, energy and money",
         "points",
         Table(("plan", "kind", "time of a step [s]", "memory of the fullest device [bytes]"),
               [(entry.text, kind, entry.estimate.step_time_s, entry.estimate.memory_bytes)

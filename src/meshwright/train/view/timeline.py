@@ -161,7 +161,8 @@ def _bars(line: StepTimeline) -> _Bars:
 
 
 def _chart(title: str, line: StepTimeline, bars: _Bars) -> Chart:
-    seconds, idle = line.seconds_by_task(), line.bubble_s / line.step_time_s
+    seconds = line.seconds_by_task()
+    idle = (line.bubble_s / line.step_time_s).round(4) + 0.0  # no -0.0 %
     says = (
         f"{counted(line.num_stages, 'pipeline stage')} (0 is the first), "
         f"{counted(line.num_micro_batches, 'micro-batch', 'micro-batches')}, "
