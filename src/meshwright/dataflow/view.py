@@ -386,7 +386,7 @@ def _summary_tiles(graph: GraphSummary) -> Iterator[Tile]:
     yield Tile("How much work is it?", f"{format_si(graph.flops, 'FLOP')}, "
                f"{format_si(products, 'FLOP')} of it in products", section="kernels",
                label="work")  # fmt: skip
-    yield Tile("What does it hold?", f"{graph.num_parameters:,.0f} parameters, numbers of "
+    yield Tile("What does it hold?", f"{graph.num_parameters:,.0f} parameters, words of "
                f"{graph.word_bytes:g} bytes", section="kernels", label="weights")  # fmt: skip
     inputs = [_tensor(graph, name, dims) for name, dims in graph.inputs.items() if dims]
     more = ", ..." * (len(inputs) > MOST_INPUTS)

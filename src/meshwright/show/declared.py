@@ -75,10 +75,10 @@ class Software:
 def framework_shown(framework: Framework) -> Software:
     """Return a framework with its kernels that differ from the default."""
     parts = {
-        "What does it start?": framework.launches,
-        "What do plans for it have on?": framework.launches.switches,
-        "Which kernels differ from the default?": framework.software,
-        "How do its users run it?": framework,
+        "Launchable plans": framework.launches,
+        "Switches of its plans": framework.launches.switches,
+        "Kernels that differ from the default": framework.software,
+        "Defaults of its users": framework,
     }
     name = f"{framework.title} {framework.version}".rstrip()
     return Software(name, framework.why, parts, list(framework.sources.values()))
@@ -87,8 +87,8 @@ def framework_shown(framework: Framework) -> Software:
 def server_shown(server: Server, sources: Iterable[Source]) -> Software:
     """Return a server with its sources."""
     name = f"{server.title or server.name} {server.version}".rstrip()
-    starts = {} if server.launches is None else {"What does it start?": server.launches}
-    parts: dict[str, Declaration] = {**starts, "How do its users run it?": server}
+    starts = {} if server.launches is None else {"Launchable plans": server.launches}
+    parts: dict[str, Declaration] = {**starts, "Defaults of its users": server}
     return Software(name, server.why, parts, list(sources))
 
 

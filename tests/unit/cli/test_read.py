@@ -40,7 +40,7 @@ def test_a_program_is_read_and_written_as_a_file(capsys, tmp_path, program) -> N
     )
     screen = capsys.readouterr().out
     assert "16.8 MFLOP" in screen  # 2 x 8 x 32 x 2 x 64 x 256
-    assert "33,088 parameters, numbers of 2 bytes" in screen
+    assert "33,088 parameters, words of 2 bytes" in screen
     assert "input[batch 8, tokens 32, features 64]" in screen.replace("input.", "")
     direct = answer(capsys, "read", program, "--dim", "batch=8", "--precision", "bf16")
     assert answer(capsys, "show", "graph", path) == direct

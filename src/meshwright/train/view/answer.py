@@ -232,7 +232,8 @@ def deadline_page(found: Deadline, **beside: Any) -> Page:
     ]  # fmt: skip
     tile = Tile(
         f"Does it end within {format_days(found.within_s)}?", run_in_words(found),
-        f"the fewest that do of those tried; {', '.join(took)}" if others else "", "devices",
+        f"the fewest tried with their slow end in time; expected: {', '.join(took)}"
+        if others else "", "devices",
         "good" if found.is_in_time else "bad", "IN TIME" if found.is_in_time else "LATE",
     )  # fmt: skip
     section = Section("devices", "How many devices does it take?", list(_tried(found)))
