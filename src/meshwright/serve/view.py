@@ -96,7 +96,7 @@ def _latency(plan: ServingPlan) -> str:
 
 
 def _tiles(plan: ServingPlan, memory: Whole, launch_command: str) -> Iterator[Tile]:
-    price, latency = plan.best.estimate, _latency(plan)
+    price, s, latency = plan.best.estimate, plan.best.strategy, _latency(plan)
     times = [(latency, price.latency_s, price.latency_interval_s)]
     if price.first_token_s is not None:
         times.insert(0, ("TTFT", price.first_token_s, price.first_token_interval_s))
@@ -111,10 +111,11 @@ def _tiles(plan: ServingPlan, memory: Whole, launch_command: str) -> Iterator[Ti
     )  # fmt: skip
     yield Tile(
         "Which plan is it?", plan.best.text,
-        f"KV cache of a replica: {price.cache_tokens:,} tokens\n"
-        f"{counted(price.sequences_in_flight, 'sequence')} in flight on "
-        f"{counted(price.num_devices_used, 'device')}; the KV cache has room for "
-        f"{price.most_sequences:,}", "plan", label="plan",
+        f"batch: {counted(s.dp, 'replica')} x {counted(price.num_groups, 'group')} x "
+        f"{counted(s.micro_batch_size, 'sequence')} on "
+        f"{counted(price.num_devices_used, 'device')}\n"
+        f"KV cache of a replica: {price.cache_tokens:,} tokens; room for "
+        f"{counted(price.most_sequences, 'sequence')} on all replicas", "plan", label="plan",
     )  # fmt: skip
     rent = rent_rate(plan.system.chip, price.num_devices_used)
     cost = per_million_tokens(price.cost_usd_per_million_tokens, price.energy_j_per_million_tokens)
