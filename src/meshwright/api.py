@@ -301,6 +301,8 @@ def _shared(asked: Any, call: Call, known: Declared) -> dict[str, Any]:
 
 
 def _factors(asked: Any, known: Declared) -> Any:
+    if asked.measured is None:
+        return None
     from meshwright.ask.measured import factors_of
 
     return factors_of(asked, known.system.chip.family)

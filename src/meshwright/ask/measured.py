@@ -90,8 +90,8 @@ def _step_s(text: str, plan: Plan) -> float:
     return quantity(MEASURED, text, "s")
 
 
-def factors_of(asked: Any, family: str) -> Factors | None:
-    """Return the factors behind the jobs of ``--measured``; None: nothing was measured.
+def factors_of(asked: Any, family: str) -> Factors:
+    """Return the factors behind the jobs of ``--measured``.
 
     Parameters
     ----------
@@ -105,8 +105,6 @@ def factors_of(asked: Any, family: str) -> Factors | None:
     """
     from meshwright.train.measured.trials import learn
 
-    if asked.measured is None:
-        return None
     found = measurements_of(Path(asked.measured), asked.calibration)
     faults = [
         Fault(

@@ -394,8 +394,12 @@ class PricedPiece:
         """
         names = {op.name for op in self.piece.ops}
         calls = self.derived_shardings(recompute).calls
+        if self.links is None:  # a group of one over tatp sends nothing
+            calls = tuple(call for call in calls if call.axis != AXIS)
+            workers: Sequence[Op | None] = [None] * len(calls)
+        else:
+            workers = overlapped_ops(calls, self.piece, self.plan_options)
         found = []
-        workers = overlapped_ops(calls, self.piece, self.plan_options)
         for call, worker in zip(calls, workers, strict=True):
             site = call.site.partition(":")[0]
             name = site if site in names else self.piece.ops[0].name
@@ -443,7 +447,7 @@ class PricedPiece:
         elementwise operators; or all but the products.
         """
         modules, stored = self.plan_options.recompute_modules, self._stored
-        again = repeated_ops(self.piece, modules, stored)
+        again = repeated_ops(self.piece, modules, stored) if modules or stored else ()
         work, found = self.problem.workload, []
         for block in self.parts:
             costs = [
