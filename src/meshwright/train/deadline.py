@@ -10,8 +10,8 @@ from meshwright.base.errors import InfeasibleError, MeshwrightError, SpecError
 from meshwright.base.units import format_days
 from meshwright.cost.operator import stated_rate
 from meshwright.cost.problem import Problem
-from meshwright.graph.flops import step_flops
 from meshwright.train.answer import Deadline, Plan, SizeTried
+from meshwright.train.search import model_flops
 
 MOST_IN_VAIN = 2
 """Doublings without a gain that end the search."""
@@ -23,14 +23,8 @@ def least_device_s(problem: Problem) -> float:
     Infinite where the tokens of the run are not known.
     """
     work = problem.workload
-    flops = step_flops(
-        problem.graph,
-        num_tokens=float(work.tokens_per_step),
-        sequence_length=float(work.attended_length),
-        freezes_weights=work.optimizer.freezes_weights,
-    )
     steps = math.inf if work.total_tokens is None else work.total_tokens / work.tokens_per_step
-    return steps * float(flops.model) / stated_rate(problem.system.chip, work.precision.matmul)
+    return steps * float(model_flops(problem)) / stated_rate(problem.system.chip, work.precision.matmul)
 
 
 @dataclass

@@ -226,16 +226,20 @@ def priced_families(space: SearchSpace, counts: Counts) -> AllFamilies:
     return families(space, degree_tables(space, numbers), counts)
 
 
-def arithmetic_s(problem: Problem, num_devices: Num) -> Num:
-    """Return the seconds of the model's FLOPs on devices at their best rate: a lower bound [s]."""
+def model_flops(problem: Problem) -> Num:
+    """Return the FLOPs of the model in a step, recomputation left out [FLOP]."""
     work = problem.workload
-    flops = step_flops(
+    return step_flops(
         problem.graph,
         num_tokens=float(work.tokens_per_step),
         sequence_length=float(work.attended_length),
         freezes_weights=work.optimizer.freezes_weights,
-    )
-    return flops.model / (num_devices * problem.rates.matmul_flops_per_s)
+    ).model
+
+
+def arithmetic_s(problem: Problem, num_devices: Num) -> Num:
+    """Return the seconds of the model's FLOPs on devices at their best rate: a lower bound [s]."""
+    return model_flops(problem) / (num_devices * problem.rates.matmul_flops_per_s)
 
 
 def degree_tables(space: SearchSpace, numbers: Sequence[int]) -> Iterator[StrategyColumns]:
