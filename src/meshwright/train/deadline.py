@@ -24,7 +24,8 @@ def least_device_s(problem: Problem) -> float:
     """
     work = problem.workload
     steps = math.inf if work.total_tokens is None else work.total_tokens / work.tokens_per_step
-    return steps * float(model_flops(problem)) / stated_rate(problem.system.chip, work.precision.matmul)
+    peak = stated_rate(problem.system.chip, work.precision.matmul)
+    return steps * float(model_flops(problem)) / peak
 
 
 @dataclass
