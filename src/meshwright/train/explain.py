@@ -26,16 +26,12 @@ def what_would_fit(plan: Plan) -> list[Candidate]:
     fastest. Where no single change is enough, the whole space is searched; empty: nothing fits.
     """
     problem = plan.problem
-    together: dict[PlanOptions, list[Strategy]] = {}
-    for strategy, plan_options in leaner(plan.best.strategy, plan.best.plan_options):
-        if not check_problem(problem, strategy, plan_options):
-            together.setdefault(plan_options, []).append(strategy)
-    found = [
-        entry
-        for plan_options, strategies in together.items()
-        for entry in candidates(problem, strategies, plan_options)
-        if entry.estimate.fits
+    legal = [
+        variant
+        for variant in leaner(plan.best.strategy, plan.best.plan_options)
+        if not check_problem(problem, *variant)
     ]
+    found = [entry for entry in candidates(problem, legal) if entry.estimate.fits]
     if not found:
         leaders, _ = lead(SearchSpace(problem, Choices()), CLOSED_FORM)
         return [entry.candidate for entry in leaders.placed]

@@ -24,7 +24,7 @@ from meshwright.sharding.strategy import PlanOptions, Strategy, stack
 from meshwright.train.answer import Candidate, OperatorPlan
 from meshwright.train.families import AllFamilies
 from meshwright.train.measured.factors import PLAN_ERROR
-from meshwright.train.price import above_caps, candidate
+from meshwright.train.price import above_caps, candidate, candidates
 from meshwright.train.question import launched_by, launches_with, starts
 from meshwright.train.search import (
     MOST_MORE,
@@ -100,12 +100,12 @@ class Placer:
             within_s = max(result.beyond_s, first_s * (1.0 + PLAN_ERROR))
             result = fewer_devices(space, result, within_s)
         found = distinct(in_order_of_preference(result.found))
-        placed = [Placed(f, candidate(problem, f.strategy, f.plan_options)) for f in found[:top]]
-        fastest = next((entry for entry in placed if entry.found is result.found[0]), None)
-        if placed and fastest is None:
-            first = result.found[0]
-            fastest = Placed(first, candidate(problem, first.strategy, first.plan_options))
-        return Leaders(result, tuple(placed), tuple(found[top:]), result.coverage, fastest)
+        first, others = found[:top], tuple(found[top:])
+        priced = list(dict.fromkeys([*first, *result.found[:1]]))
+        prices = candidates(problem, [(one.strategy, one.plan_options) for one in priced])
+        placed = list(map(Placed, priced, prices))
+        fastest = next((one for one in placed if one.found == result.found[0]), None)
+        return Leaders(result, tuple(placed[: len(first)]), others, result.coverage, fastest)
 
     def price(self, problem: Problem, strategy: Strategy, plan_options: PlanOptions) -> Candidate:
         """Return one strategy with its final price."""

@@ -36,7 +36,7 @@ from meshwright.train.leading import (
 )
 from meshwright.train.measured.factors import PLAN_ERROR, Factors
 from meshwright.train.measured.trials import trials_of, with_measured_interval
-from meshwright.train.price import candidate, compared, facts_of, warnings
+from meshwright.train.price import candidates, compared, facts_of, warnings
 from meshwright.train.question import check_fixed, make_problem, switched_on
 from meshwright.train.robustness import NUM_DRAWS, robustness
 from meshwright.train.search import search
@@ -249,7 +249,7 @@ def front(
         problem.model,
         problem.system,
         problem.workload,
-        tuple(candidate(problem, one.strategy, one.plan_options) for one in found.found),
+        tuple(candidates(problem, [(one.strategy, one.plan_options) for one in found.found])),
         tuple(found.unknown),
         version=version(),
         command=command,

@@ -37,15 +37,18 @@ from meshwright.train.question import check_problem, launches_with, make_problem
 
 def candidate(problem: Problem, strategy: Strategy, plan_options: PlanOptions) -> Candidate:
     """Return one strategy with its full price."""
-    return candidates(problem, [strategy], plan_options)[0]
+    return candidates(problem, [(strategy, plan_options)])[0]
 
 
-def candidates(
-    problem: Problem, strategies: list[Strategy], plan_options: PlanOptions
-) -> list[Candidate]:
-    """Return strategies under one set of plan options, priced in full as one set of columns."""
-    priced = price_columns(problem, plan_options, stack(strategies))
-    return [candidate_of(problem, strategy, priced, row) for row, strategy in enumerate(strategies)]
+def candidates(problem: Problem, chosen: Sequence[tuple[Strategy, PlanOptions]]) -> list[Candidate]:
+    """Return strategies with their full price; those of equal plan options are one column."""
+    found: dict[int, Candidate] = {}
+    for plan_options in dict.fromkeys(plan_options for _, plan_options in chosen):
+        rows = [index for index, entry in enumerate(chosen) if entry[1] == plan_options]
+        priced = price_columns(problem, plan_options, stack([chosen[index][0] for index in rows]))
+        for row, index in enumerate(rows):
+            found[index] = candidate_of(problem, chosen[index][0], priced, row)
+    return [found[index] for index in range(len(chosen))]
 
 
 def candidate_of(
