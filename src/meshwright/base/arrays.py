@@ -149,6 +149,12 @@ def _numbered(code: IntArray) -> tuple[int, IntArray]:
 Record = TypeVar("Record")
 
 
+@cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    """Return the fields that a record is made of."""
+    return tuple(entry.name for entry in fields(kind) if entry.init)
+
+
 def take_rows(record: Record, rows: IntArray | BoolArray | list[int] | slice) -> Record:
     """Return the named rows of a record of columns; numbers stay as they are."""
     result: Any = record
@@ -159,7 +165,7 @@ def take_rows(record: Record, rows: IntArray | BoolArray | list[int] | slice) ->
     elif isinstance(record, dict):
         result = {name: take_rows(entry, rows) for name, entry in record.items()}
     elif is_dataclass(record) and not isinstance(record, type):
-        parts = {f.name: take_rows(getattr(record, f.name), rows) for f in fields(record) if f.init}
+        parts = {name: take_rows(getattr(record, name), rows) for name in _names(type(record))}
         result = type(record)(**parts)
     return cast(Record, result)
 
@@ -176,9 +182,8 @@ def joined(records: Sequence[Record]) -> Record:
     elif isinstance(first, dict):
         result = {name: joined([record[name] for record in every]) for name in first}
     elif is_dataclass(first) and not isinstance(first, type):
-        parts = {
-            f.name: joined([getattr(r, f.name) for r in records]) for f in fields(first) if f.init
-        }
+        names = _names(type(first))
+        parts = {name: joined([getattr(record, name) for record in records]) for name in names}
         result = type(first)(**parts)
     return cast(Record, result)
 

@@ -93,10 +93,12 @@ def resident_bytes(
     state: StageState, bytes_per_param: float, shards: ShardDegrees, *, is_sharded: bool
 ) -> Num:
     """Return the bytes of weights, gradients or optimizer state on one device [bytes]."""
-    if not is_sharded:
-        return bytes_per_param * (state.dense_params + state.expert_params)
-    sharded = state.dense_params / shards.dense + state.expert_params / shards.expert
-    return bytes_per_param * sharded
+    return bytes_per_param * (sharded_params(state, shards) if is_sharded else state.all_params)
+
+
+def sharded_params(state: StageState, shards: ShardDegrees) -> Num:
+    """Return the parameters of which one device holds the state under ZeRO [1]."""
+    return state.dense_params / shards.dense + state.expert_params / shards.expert
 
 
 def memory_use(
@@ -115,22 +117,23 @@ def memory_use(
     too. The allocator holds ``allocator_factor`` times the tensors; each axis of several devices
     has communicators.
     """
-    stage = plan_options.zero_stage
+    stage, whole = plan_options.zero_stage, state.all_params
+    part = sharded_params(state, shards) if stage else whole
 
     def held(bytes_per_param: float, first_sharded: int) -> Num:
-        return resident_bytes(state, bytes_per_param, shards, is_sharded=stage >= first_sharded)
+        return bytes_per_param * (part if stage >= first_sharded else whole)
 
     # Weights, gradients and optimizer state, each sharded from its stage of ZeRO on.
     weights = held(optimizer.weight_bytes_per_param, 3)
     states = held(optimizer.state_bytes_per_param + optimizer.update_bytes_per_param, 1)
-    again = smaller(optimizer.bucket_params, state.all_params) * (shards.dense > 1)
+    again = smaller(optimizer.bucket_params, whole) * (shards.dense > 1)
     if plan_options.keeps_gathered:
-        again = again + state.all_params * state.sums_before_scatter
+        again = again + whole * state.sums_before_scatter
     gradients = held(optimizer.gradient_bytes_per_param, 2)
     messages = again * optimizer.reduced_gradient_bytes_per_param
     # Weights gathered for the layers at work, or for the whole stage.
     part_at_work = GATHERED_LAYERS / larger(state.num_layers, GATHERED_LAYERS)
-    whole_stage = state.all_params * optimizer.gathered_weight_bytes_per_param
+    whole_stage = whole * optimizer.gathered_weight_bytes_per_param
     live = optimizer.live_params * optimizer.gathered_weight_bytes_per_param
     whole_layers = smaller(larger(whole_stage * part_at_work, live), whole_stage)
     gathered = weights * 0.0
@@ -140,7 +143,7 @@ def memory_use(
     if plan_options.offload.has_optimizer:
         states = states * (0.0 if updates_on_host else part_at_work)
     if plan_options.offload.has_gradients:
-        gradients = state.all_params * optimizer.gradient_bytes_per_param * part_at_work
+        gradients = whole * optimizer.gradient_bytes_per_param * part_at_work
     if plan_options.offload.has_weights:
         weights = weights * 0.0
     if plan_options.offload.has_activations:
