@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
+from string import Template
 
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.frameworks.table import Value, Words
@@ -109,6 +112,14 @@ def words_of(plan: Plan) -> dict[str, Value]:
         "loss": software.loss,
         "cuda_graphs": software.cuda_graphs,
     }
+
+
+def text_parts(file: str) -> dict[str, Template]:
+    """Return the parts of a program that is written; lines ``#: NAME`` begin them in their file."""
+    text = files("meshwright.frameworks.programs").joinpath(file).read_text("utf-8")
+    _, *parts = re.split(r"^#: (\w+)\n", text, flags=re.M)
+    bodies = (f"{part.rstrip()}\n" for part in parts[1::2])
+    return {name: Template(body) for name, body in zip(parts[::2], bodies, strict=True)}
 
 
 def on_one_line(text: str) -> str:
