@@ -57,7 +57,10 @@ def splits_of(kernel: Kernel) -> tuple[KernelSplit, ...]:
     alone = KernelSplit(None, (REPLICATED,) * len(kernel.inputs), REPLICATED)
     found = (_split(kernel, dim) for dim in kernel.points if dim not in kernel.whole)
     ways = (alone, *(split for split in found if split is not None))
-    return (*ways, _open_sum(kernel)) if _adds_up(kernel) else ways
+    if kernel.is_sum and all(read.dims == kernel.dims for read in kernel.inputs):
+        # Every device may add up its own partial sums.
+        return (*ways, KernelSplit(None, (PARTIAL,) * len(kernel.inputs), PARTIAL))
+    return ways
 
 
 def _split(kernel: Kernel, dim: str) -> KernelSplit | None:
@@ -70,15 +73,6 @@ def _split(kernel: Kernel, dim: str) -> KernelSplit | None:
     if place is not None:
         return KernelSplit(dim, reads, TensorLayout(place))
     return None if kernel.unit is Unit.NONE else KernelSplit(dim, reads, PARTIAL)
-
-
-def _adds_up(kernel: Kernel) -> bool:
-    return kernel.is_sum and all(read.dims == kernel.dims for read in kernel.inputs)
-
-
-def _open_sum(kernel: Kernel) -> KernelSplit:
-    """Return the way in which every device adds up its own partial sums."""
-    return KernelSplit(None, (PARTIAL,) * len(kernel.inputs), PARTIAL)
 
 
 def place_of(dims: Dims, dim: str) -> int | None:

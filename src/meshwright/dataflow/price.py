@@ -331,20 +331,16 @@ def exits_of(graph: DataflowGraph, degree: int, layers: int) -> dict[int, Exit]:
 
     Tensors that the next repetition reads leave once, behind the last one.
     """
-    return {
-        number: Exit(
-            _stated_layout(graph, kernel) or closed_layouts(kernel.dims, graph.sizes, degree),
-            1.0 / layers if number in graph.carried.values() else 1.0,
-        )
-        for number, kernel in enumerate(graph.kernels)
-        if number in graph.ends
-    }  # fmt: skip
-
-
-def _stated_layout(graph: DataflowGraph, kernel: Kernel) -> tuple[TensorLayout, ...]:
-    """Return the one layout in which a tensor has to leave; nothing where it is free."""
-    stated = graph.output_layouts.get(kernel.name)
-    return () if stated is None else (TensorLayout(place_of(kernel.dims, stated)),)
+    found = {}
+    for number, kernel in enumerate(graph.kernels):
+        if number in graph.ends:
+            layouts = closed_layouts(kernel.dims, graph.sizes, degree)
+            stated = graph.output_layouts.get(kernel.name)
+            if stated is not None:
+                layouts = (TensorLayout(place_of(kernel.dims, stated)),)
+            is_carried = number in graph.carried.values()
+            found[number] = Exit(layouts, 1.0 / layers if is_carried else 1.0)
+    return found
 
 
 def gradient_sums(

@@ -222,7 +222,8 @@ class Roofline:
         is_vector = kernel.unit is Unit.VECTOR
         rate = engine.elementwise_bytes_per_s if is_vector else engine.memory_bytes_per_s
         moved_s = self.moved_bytes(number, sizes, cut) / float(rate)
-        least_s = max(moved_s, self._launch_s(number, cut))
+        is_fused = any(edge.consumer == number and edge not in cut for edge in self.fused)
+        least_s = moved_s if is_fused else max(moved_s, float(engine.launch_s))
         if kernel.unit is Unit.MATRIX:
             engine = self.product_engines[self.graph.product_bytes(kernel)]
             return product_s(product_shape(kernel, sizes), engine, least_s)
@@ -279,10 +280,6 @@ class Roofline:
                     word = self.graph.word_of(self.graph.kernels[maker])
                 moved += word * num_elements(operand.dims, sizes)
         return moved
-
-    def _launch_s(self, number: int, cut: Collection[Edge] = ()) -> float:
-        is_fused = any(edge.consumer == number and edge not in cut for edge in self.fused)
-        return 0.0 if is_fused else float(self.engine.launch_s)
 
 
 def product_s(

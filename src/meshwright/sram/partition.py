@@ -141,7 +141,7 @@ def stages_of(solution: Solution) -> tuple[PartitionStage, ...]:
                 reserved_parts_bytes={n: s for n, s in parts.items() if n not in LOADED},
                 room_bytes=capacities[stage],
                 sent_bytes=0.0 if is_last and not place else float(layers.output_bytes[stop - 1]),
-                work_s=seconds.work_s if layers.has_times else None,
+                work_s=seconds.work_s if layers.time_parts_s else None,
                 send_s=seconds.entry_s + seconds.exit_s if cut_problem.devices else None,
                 load_s=sum(loaded.values()) / host.bandwidth_bytes_per_s if host else None,
             )

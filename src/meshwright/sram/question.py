@@ -150,11 +150,6 @@ class LayerSequence:
             self.kept_bytes,
         )  # fmt: skip
 
-    @property
-    def has_times(self) -> bool:
-        """Whether the seconds of the layers are known."""
-        return bool(self.time_parts_s)
-
     @cached_property
     def layer_s(self) -> FloatArray:
         """Seconds of each layer: the sum of its parts [s]."""

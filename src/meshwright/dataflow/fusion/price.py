@@ -139,13 +139,16 @@ def _priced(problem: FusionProblem, sets: BoolArray) -> PartitionPrices:
     grid, tiles = problem.grid, float(problem.num_tiles)
     flows = _flows(problem.tensors, sets)
     held = sets @ problem.held_bytes
-    parts = _weight_parts(sets.sum(axis=1) == 1, held, grid.sram_bytes - flows.buffer_bytes)
+    # The weights of a kernel that is alone come in parts, so that one part fits.
+    is_alone, free = sets.sum(axis=1) == 1, grid.sram_bytes - flows.buffer_bytes
+    needed = ceil_div(held, np.where(free > 0, free, np.inf))
+    parts: FloatArray = np.where(is_alone, larger(needed, 1.0), 1.0)
     sram = flows.buffer_bytes + ceil_div(held, parts)
     passes = parts if problem.rules.rereads else np.ones(len(sets))
     tables = sets @ problem.looked_up_bytes
     moved = passes * flows.read_bytes + flows.written_bytes + tables
     is_held = sram <= grid.sram_bytes
-    asked = is_held | (sets.sum(axis=1) == 1)
+    asked = is_held | is_alone
     cycles = np.full(len(sets), np.inf)
     cycles[asked] = least_cycles(problem.choices, grid.num_cores, sets[asked])
     compute, dram = tiles * cycles / grid.frequency_hz, moved / grid.dram_bytes_per_s
@@ -223,15 +226,6 @@ def _flows_of(tensors: Tensors, members: BoolArray) -> tuple[FloatArray, ...]:
         whole @ leaves,
         whole @ (is_made & has_all),
     )
-
-
-def _weight_parts(
-    is_alone: BoolArray, weight_bytes: FloatArray, free_bytes: FloatArray
-) -> FloatArray:
-    """Return the parts in which weights come so that one part fits; 1 for several kernels."""
-    needed = ceil_div(weight_bytes, np.where(free_bytes > 0, free_bytes, np.inf))
-    parts: FloatArray = np.where(is_alone, larger(needed, 1.0), 1.0)
-    return parts
 
 
 def _kernels_in_a_row(problem: FusionProblem, sets: BoolArray) -> FloatArray:

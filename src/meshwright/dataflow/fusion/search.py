@@ -392,13 +392,9 @@ def best_of(
         if best is None or entry.weight * fusion.time_s < best[0]:
             best = (entry.weight * fusion.time_s, number, fusion)
     if best is None:
-        raise InfeasibleError(_why_none_fits(refused))
+        first, others = refused[min(refused)], len(refused) - 1
+        more = f"; {others} more that were tried do not fit either" if others else ""
+        raise InfeasibleError(f"{first}{more}")
     weighted, number, fusion = best
     bound, reasons = min(least, weighted), tuple(refused.values())
     return FusionChoice(number, fusion, weighted, bound, num_fused, len(waiting), reasons)
-
-
-def _why_none_fits(refused: dict[int, str]) -> str:
-    """Return the reason why the first candidate does not fit, and the number of others."""
-    first, others = refused[min(refused)], len(refused) - 1
-    return f"{first}; {others} more that were tried do not fit either" if others else first

@@ -207,18 +207,15 @@ def _memory(answer: FusionAnswer) -> Iterator[Part]:
 
 def _partitions(answer: FusionAnswer) -> Iterator[Part]:
     rows = [
-        (number, words(part.limit), part.time_s, part.compute_s, part.dram_s, part.network_s)
-        for number, part in enumerate(answer.partitions, start=1)
-    ]
-    head = ("", "limit", "time [s]", "compute [s]", "DRAM [s]", "network [s]")
-    yield Table(head, rows, "In the order of time; the longest of the three resources sets the "
-                "pace")  # fmt: skip
-    placed = [
-        (number, ", ".join(f"{kernel.name} {kernel.cores}" for kernel in part.kernels),
+        (number, words(part.limit), part.time_s, part.compute_s, part.dram_s, part.network_s,
+         ", ".join(f"{kernel.name} {kernel.cores}" for kernel in part.kernels),
          "" if part.weight_parts == 1 else f"{part.weight_parts} parts")
         for number, part in enumerate(answer.partitions, start=1)
     ]  # fmt: skip
-    yield Table(("", "cores of each kernel", "weights in"), placed)
+    head = ("", "limit", "time [s]", "compute [s]", "DRAM [s]", "network [s]",
+            "cores of each kernel", "weights in")  # fmt: skip
+    yield Table(head, rows, "In the order of time; the longest of the three resources sets the "
+                "pace")  # fmt: skip
     yield from _over_time(answer)
 
 
