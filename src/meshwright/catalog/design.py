@@ -19,7 +19,6 @@ from meshwright.spec.system import (
     LevelKind,
     LinkPart,
     MemoryLevel,
-    NetworkLevel,
     PackageMemory,
     SystemSpec,
 )
@@ -163,15 +162,11 @@ def build(design: Design) -> SystemSpec:
         raise SpecError(Fault("links", message, f"1 or {len(kinds)} of them"))
     each = links * len(kinds) if len(links) == 1 else links
     levels = [
-        NetworkLevel(
+        link.level(
             name=f"{link.name}-{number}".lower(),
             # a ring of two is a line
             kind="mesh" if kind == "torus" and size == 2 else kind,
             size=size,
-            bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
-            latency_s=link.latency_s,
-            message_half_bytes=link.message_half_bytes,
-            energy_j_per_byte=link.energy_j_per_byte,
         )
         for number, (kind, size, link) in enumerate(zip(kinds, sides, each, strict=True))
         if size > 1

@@ -54,7 +54,10 @@ def load_framework(text: str) -> Framework:
             Fault("framework", f"{stated} serves requests", f"serve --framework {stated}")
         )
     if name is None:
-        titled = [one for one in framework_names() if stated.lower() in _title(one).lower().split()]
+        titles = {
+            one: str(_tree(data_names(FOLDER)[one]).value["title"]) for one in framework_names()
+        }
+        titled = [one for one, title in titles.items() if stated.lower() in title.lower().split()]
         if titled:
             fix = f"did you mean {' or '.join(titled)}?"
             raise SpecError(Fault("framework", f"unknown name {stated!r}", fix))
@@ -68,11 +71,6 @@ def load_framework(text: str) -> Framework:
             raise SpecError(Fault("framework", f"{name} in version {version!r}", f"known: {known}"))
         tree = Tree({**_merged(tree.value, others[version]), "version": version}, tree.lines)
     return load_plain(Framework, plain_values(tree), origin=str(path))
-
-
-def _title(name: str) -> str:
-    """Return the title of a framework."""
-    return str(_tree(data_names(FOLDER)[name]).value["title"])
 
 
 def _tree(path: Path) -> Tree:

@@ -11,7 +11,7 @@ from meshwright.base.units import format_si
 from meshwright.catalog.design import load_link
 from meshwright.catalog.files import bare, data_names, looks_like_path, spellings
 from meshwright.spec.declaration import Provenance
-from meshwright.spec.system import LevelKind, LinkPart, NetworkLevel, SystemSpec
+from meshwright.spec.system import LevelKind, LinkPart, SystemSpec
 
 BETWEEN_HOSTS: tuple[LevelKind, ...] = ("switch", "fat_tree", "dragonfly")
 """Kinds of an outermost level that may be a network between hosts."""
@@ -69,15 +69,8 @@ def with_network(system: SystemSpec, name_or_path: str) -> SystemSpec:
         message = f"{system.name} has no network between hosts that could be another one"
         raise SpecError(Fault("network", message, "leave it out, or ask for several hosts"))
     last = len(system.levels) - 1
-    replaced = system.levels[last]
-    level = NetworkLevel(
-        name=link.name,
-        size=replaced.size,
-        bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
-        links_per_device=adapters / host,
-        latency_s=link.latency_s,
-        message_half_bytes=link.message_half_bytes,
-        energy_j_per_byte=link.energy_j_per_byte,
+    level = link.level(
+        name=link.name, size=system.levels[last].size, links_per_device=adapters / host
     )
     rate = format_si(8.0 * link.bandwidth_bytes_per_s, "b/s")
     count = "one adapter" if adapters == 1 else f"{adapters} adapters"

@@ -313,7 +313,13 @@ def saved_elements(
                 or not op.is_recomputed_selectively
                 or tensor in op.inputs
             )
-            and not (keeping.freezes_weights and _is_frozen(op, keeping.adapted_regions))
+            and not (
+                # a product with frozen weights that have no adapters
+                keeping.freezes_weights
+                and op.kind is OpKind.MATMUL
+                and bool(op.weights)
+                and op.region not in keeping.adapted_regions
+            )
         ]
     unique = {tensor.name: (tensor, share) for tensor, share in kept}
     return tuple(
@@ -374,11 +380,6 @@ def _kept_outputs(layer: LayerGraph, *, keeps_half: bool) -> list[tuple[Tensor, 
         elif op.kind is OpKind.ATTENTION and keeps_half:
             found += [(tensor, 1.0) for tensor in op.saved if tensor not in op.inputs]
     return found
-
-
-def _is_frozen(op: Op, adapted_regions: tuple[str, ...]) -> bool:
-    """Return whether an operator is a product with weights that have no adapters."""
-    return op.kind is OpKind.MATMUL and bool(op.weights) and op.region not in adapted_regions
 
 
 def _as_kept(tensor: Tensor, op: Op, keeping: CheckpointPolicy) -> Tensor:

@@ -145,22 +145,18 @@ def stream_choices(choices: Choices, *, has_grid: bool) -> tuple[tuple[Streamed,
     return tuple((tensor, StreamForm(str(form))) for tensor, form in product(streamed, forms))
 
 
-def order_key(order: tuple[str, ...], degrees: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the order without the axes of degree one: orders of equal key are the same plan."""
-    return tuple(name for name in order if degrees[name] > 1)
-
-
 def first_orders(orders: Sequence[tuple[str, ...]]) -> IntArray:
-    """Return, for each order and each set of axes in use, whether it is the first of its key.
+    """Return, for each order and each set of axes in use, whether it is the first such plan.
 
+    Orders that differ by axes of degree one alone are the same plan.
     Shape (orders, 64): the set of axes is a bit mask over ``AXES``; 1 keeps the row.
     """
     keep = np.zeros((len(orders), 1 << len(AXES)), dtype=np.int64)
     for mask in range(1 << len(AXES)):
-        degrees = {name: 2 if mask >> bit & 1 else 1 for bit, name in enumerate(AXES)}
+        used = {name for bit, name in enumerate(AXES) if mask >> bit & 1}
         seen: set[tuple[str, ...]] = set()
         for index, order in enumerate(orders):
-            key = order_key(order, degrees)
+            key = tuple(name for name in order if name in used)
             keep[index, mask] = key not in seen
             seen.add(key)
     return keep

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import prod
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -171,6 +171,11 @@ class LinkPart(Declaration):
     energy_j_per_byte: JoulesPerByte | None = None
     sources: Mapping[str, Source] = Field(default_factory=dict)
     provenance: Mapping[str, Provenance] = Field(default_factory=dict)
+
+    def level(self, **rest: Any) -> NetworkLevel:
+        """Return a level of a network with these links."""
+        names = ("bandwidth_bytes_per_s", "latency_s", "message_half_bytes", "energy_j_per_byte")
+        return NetworkLevel(**({name: getattr(self, name) for name in names} | rest))
 
 
 MOST_GRID_DEVICES = 2**20

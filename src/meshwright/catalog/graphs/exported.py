@@ -81,11 +81,6 @@ class ProgramStep:
         return self.operator if self.operator.endswith("__") else self.operator.removesuffix("_")
 
     @property
-    def makes_tensors(self) -> bool:
-        """Whether a tensor is among its outputs."""
-        return any(isinstance(meta, TensorMeta) for _, meta in self.outputs)
-
-    @property
     def written(self) -> str:
         """The argument that the operator overwrites; empty where it overwrites none."""
         found = self.arguments.get("self" if self.rule != self.operator else "out")
@@ -141,7 +136,8 @@ def graph_of(
     """
     origin, unknown = origin or name, dict[str, str]()
     for step in program.steps:
-        if step.rule not in RULES and step.makes_tensors:
+        makes_tensors = any(isinstance(meta, TensorMeta) for _, meta in step.outputs)
+        if step.rule not in RULES and makes_tensors:
             unknown.setdefault(step.operator, f"{origin}.{step.name}")
     refuse_unknown(unknown, RULES, origin)
     bound = _bound(program, sizes or {}, origin, dims)

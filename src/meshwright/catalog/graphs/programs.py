@@ -149,7 +149,8 @@ def _found(module: str, function: str, origin: str) -> Any:
     try:
         return reduce(getattr, function.split("."), loaded)
     except AttributeError as error:
-        raise UnknownNameError(f"function of {module}", function, _public(error.obj)) from error
+        public = [name for name in dir(error.obj) if not name.startswith("_")]
+        raise UnknownNameError(f"function of {module}", function, public) from error
 
 
 def _said(error: BaseException) -> str:
@@ -166,10 +167,6 @@ def _executed(path: Path) -> ModuleType:
     loaded = module_from_spec(spec)
     spec.loader.exec_module(loaded)
     return loaded
-
-
-def _public(held: object) -> list[str]:
-    return [name for name in dir(held) if not name.startswith("_")]
 
 
 def _called(

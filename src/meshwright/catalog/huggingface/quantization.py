@@ -178,7 +178,8 @@ class _Reader:
         if found is None:
             return None
         wide = {**self.wide_shares(), **found.wide_shares}
-        if all(wide.get(region, 0.0) == 1.0 for region in _regions(self.model)):
+        layers = _layers_of(self.model)
+        if all(wide.get(region, 0.0) == 1.0 for region in layers if layers[region]):
             return None
         # Products are narrow where all of them are.
         return found.model_copy(
@@ -235,10 +236,6 @@ class _Reader:
 
 def _is_count(value: object) -> bool:
     return type(value) is int and 1 <= value <= MOST_IN_A_GROUP
-
-
-def _regions(model: ModelSpec) -> tuple[Region, ...]:
-    return tuple(region for region, layers in _layers_of(model).items() if layers)
 
 
 def _layers_of(model: ModelSpec) -> dict[Region, list[int]]:

@@ -64,7 +64,10 @@ class _Conversion:
         kernels = tuple(kernel for op in self.layer.ops for kernel in _RULES[op.kind](self, op))
         entry = self.layer.input
         is_data = self.layer.ops[0].kind is OpKind.EMBEDDING
-        dims = {dim for kernel in kernels for dim in _all_dims(kernel)} | {"tokens"}
+        held = [kernel.dims for kernel in kernels]
+        held += [read.dims for kernel in kernels for read in kernel.inputs]
+        held += [weight.dims for kernel in kernels for weight in kernel.weights]
+        dims = {dim for part in held for dim in single_dims(part)} | {"tokens"}
         sizes = self.sizes()
         return DataflowGraph(
             name=name,
@@ -340,10 +343,3 @@ _RULES = {
     OpKind.ROUTE: _route,
     OpKind.LOSS: _loss,
 }
-
-
-def _all_dims(kernel: Kernel) -> Dims:
-    """Return all single dims that a kernel names."""
-    read = (dims for operand in kernel.inputs for dims in operand.dims)
-    held = (dims for weight in kernel.weights for dims in weight.dims)
-    return single_dims((*kernel.dims, *read, *held))
