@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshwright.graph.recurrence import num_steps, num_vectors, recurrence_sizes
+from meshwright.graph.recurrence import recurrence_sizes
 from meshwright.spec.model import (
     AttentionSpec,
     ExpertSpec,
@@ -11,6 +11,12 @@ from meshwright.spec.model import (
     ModelSpec,
     RecurrenceSpec,
 )
+
+
+NUM_STEPS = {"mamba2": 1, "gated_delta": 2}
+"""Numbers for each token and head: the time step; or the decay and the strength of writing."""
+NUM_VECTORS = {"mamba2": 3, "gated_delta": 2}
+"""Learned numbers of each head: decay rate, bias of the step, and the skip of a state space."""
 
 
 def closed_parameters(model: ModelSpec) -> dict[str, int]:
@@ -104,10 +110,10 @@ def recurrence_parameters(recurrence: RecurrenceSpec, hidden: int) -> int:
     sizes = recurrence_sizes(recurrence)
     inner, heads = sizes["inner"], sizes["inner_heads"]
     channels = inner + 2 * sizes["state_key"]
-    columns = inner + channels + num_steps(recurrence) * heads
+    columns = inner + channels + NUM_STEPS[recurrence.kind] * heads
     convolution = channels * (recurrence.conv_size + recurrence.conv_bias)
     output = inner * hidden + hidden * recurrence.bias
-    vectors = num_vectors(recurrence) * heads
+    vectors = NUM_VECTORS[recurrence.kind] * heads
     return columns * (hidden + recurrence.bias) + convolution + vectors + output
 
 

@@ -28,16 +28,6 @@ _VECTORS = {
 """Learned numbers of each head."""
 
 
-def num_steps(spec: RecurrenceSpec) -> int:
-    """Return the numbers that the input projection makes for each head."""
-    return len(_STEPS[spec.kind])
-
-
-def num_vectors(spec: RecurrenceSpec) -> int:
-    """Return the learned numbers of each head."""
-    return len(_VECTORS[spec.kind])
-
-
 def recurrence_sizes(spec: RecurrenceSpec) -> dict[str, int]:
     """Return the sizes of the dims of a recurrence."""
     return {
