@@ -12,7 +12,6 @@ from meshwright.spec.model import (
     RecurrenceSpec,
 )
 
-
 NUM_STEPS = {"mamba2": 1, "gated_delta": 2}
 """Numbers for each token and head: the time step; or the decay and the strength of writing."""
 NUM_VECTORS = {"mamba2": 3, "gated_delta": 2}
