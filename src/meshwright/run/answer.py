@@ -57,6 +57,9 @@ class Executed(Shown):
     """Passes with sends that are not those of the form."""
     saved_bytes: float
     """Activations that the fullest process keeps for its backward passes, at most [bytes]."""
+    derived_saved_bytes: float | None = None
+    """Activations that the operators of the plan keep [bytes]; None: several micro-batches at once,
+    layers that run again, or experts."""
     peak_device_bytes: float | None = None
     """Peak of the allocator of the fullest process [bytes]; None: a CPU has no such count."""
     is_checked: bool = False

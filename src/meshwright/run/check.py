@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -20,7 +19,7 @@ from meshwright.run.scale import Job, axes_in_use
 from meshwright.run.sharded import Held
 from meshwright.sharding.algebra import FLAT, Split
 from meshwright.sharding.derivation import derive_calls, stage_boundary_calls
-from meshwright.sharding.local_sizes import degree_of
+from meshwright.sharding.local_sizes import degree_of, saved_elements
 from meshwright.sharding.strategy import Recompute, Strategy
 from meshwright.streams.forms import enumerate_rounds, reverse
 
@@ -62,6 +61,26 @@ def derived(job: Job) -> dict[Key, float]:
                 elements * hops * job.num_micro_batches * s.num_devices / s.pp
             )
     return {key: number for key, number in found.items() if number}
+
+
+def derived_kept_bytes(job: Job, word_bytes: float) -> float | None:
+    """Return the activations that a process keeps, as the operators of the plan say [bytes].
+
+    None: with several micro-batches in flight, with layers that run again, and with experts, whose
+    rows depend on the router, the most of a step is another number.
+    """
+    options, s = job.plan_options, job.strategy
+    if s.pp > 1 or options.recompute is not Recompute.NONE or job.model.has_experts:
+        return None
+    graph = build_graph(job.model)
+    total = 0.0
+    for layer in (*graph.layers, graph.embedding, graph.head):
+        for kept in saved_elements(layer, options):
+            words = mean_elements(kept.tensor, kept.split, _sizes(layer, job), s)
+            # Statistics, in FP32 elsewhere, have the one type of a run.
+            word = word_bytes if kept.word_bytes in (None, 4.0) else kept.word_bytes
+            total += layer.count * words * word
+    return total
 
 
 def _sizes(layer: LayerGraph, job: Job) -> dict[str, float]:
@@ -159,8 +178,3 @@ def gradient_errors(
         elif expected.numel():
             difference = float((gradient - expected).abs().max())
             yield (difference / largest if largest else difference), name
-
-
-def as_tensor(numbers: list[float]) -> Tensor:
-    """Return numbers as a tensor that processes can reduce."""
-    return torch.tensor(numbers, dtype=torch.float64)

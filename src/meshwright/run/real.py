@@ -28,8 +28,8 @@ from meshwright.base.errors import Fault, MeshwrightError, SpecError
 from meshwright.run.answer import Executed, Sent
 from meshwright.run.check import (
     TOLERANCE,
-    as_tensor,
     derived,
+    derived_kept_bytes,
     gradient_errors,
     recorded,
     wrong_passes,
@@ -339,8 +339,8 @@ def _report(
     )
     peak = None
     if process.device.type == "cuda":
-        peak_bytes = as_tensor([torch.cuda.max_memory_allocated(process.device)])
-        peak_bytes = peak_bytes.to(process.device)
+        allocated = torch.cuda.max_memory_allocated(process.device)
+        peak_bytes = torch.tensor([float(allocated)], device=process.device)
         dist.all_reduce(peak_bytes, dist.ReduceOp.MAX)
         peak = float(peak_bytes)
     if mesh.rank:
@@ -362,6 +362,7 @@ def _report(
         sent=sent, num_stream_passes=sum(own[2] for own in of_all),
         wrong_passes=sum(own[3] for own in of_all),
         saved_bytes=float(max(own[1] for own in of_all)), peak_device_bytes=peak,
+        derived_saved_bytes=derived_kept_bytes(job, size),
         is_checked=task.checks, loss_error=None if errors is None else errors[0],
         gradient_error=worst[0], worst_weight=worst[1],
         tolerance=TOLERANCE[task.dtype] if task.checks else None, predicted_s=task.predicted_s,

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from meshwright.run.layers.attention import Place, attention
 from meshwright.run.layers.column import Column
+from meshwright.run.layers.elementwise import SplitNorm, gate, rotated
 from meshwright.run.layers.embedding import VocabularyEmbedding
 from meshwright.run.layers.experts import Bank, SplitExperts
 from meshwright.run.layers.products import Product, Resident, SplitLinear, StreamedWeights
@@ -24,7 +25,7 @@ from meshwright.run.layers.streams import Stream
 from meshwright.run.layers.tokens import Tokens
 from meshwright.run.layers.ulysses import heads_to_tokens, tokens_to_heads
 from meshwright.run.mesh import Mesh, heads_axis
-from meshwright.run.model import Attention, Experts, FeedForward, Layer, Transformer, rotate
+from meshwright.run.model import Attention, Experts, FeedForward, Layer, Norm, Transformer
 from meshwright.sharding.dealing import chunk_lengths
 from meshwright.sharding.strategy import ContextKind, Recompute, Streamed
 
@@ -91,7 +92,7 @@ class Builder:
         """Return a small module whose weights every rank holds: a norm, a router, a gate."""
         for weight in dict(module.named_parameters()):
             self.take(f"{name}.{weight}", sums=self.token_axes)
-        return module
+        return SplitNorm(module) if isinstance(module, Norm) else module
 
     def chunk(self, length: int) -> Tensor:
         """Return the indices of this rank among columns that tp (and tatp) share."""
@@ -165,7 +166,7 @@ class Builder:
             shared = (size // spec.num_kv_heads, first, first + len(rows[1]) + len(rows[2]))
         for norm in ("query_norm", "key_norm"):
             if hasattr(module, norm):
-                self.whole(getattr(module, norm), f"{name}.{norm}")
+                setattr(module, norm, self.whole(getattr(module, norm), f"{name}.{norm}"))
         qkv = self.column(f"{name}.qkv", torch.cat(rows), shared)
         output = self.row(f"{name}.output", _of_heads(queries, spec.value_head_size))
         return SplitAttention(module, self, qkv, output, list(map(len, rows)))
@@ -175,11 +176,8 @@ class Builder:
         length = self.weights[f"{name}.down.weight"].shape[1]
         mine = self.chunk(length)
         rows = torch.cat([mine, length + mine]) if module.gated else mine
-        made = FeedForward.__new__(FeedForward)
-        nn.Module.__init__(made)
-        made.gated = module.gated
-        made.up, made.down = self.column(f"{name}.up", rows), self.row(f"{name}.down", mine)
-        return made
+        up, down = self.column(f"{name}.up", rows), self.row(f"{name}.down", mine)
+        return SplitFeedForward(up, down, is_gated=module.gated)
 
     def experts(self, name: str, module: Experts) -> nn.Module:
         """Return the experts of this rank of ep; shared ones are split as a dense network."""
@@ -208,7 +206,7 @@ class Builder:
         elif isinstance(made.network, Experts):
             made.network = self.experts(f"{name}.network", made.network)
         for index, norm in enumerate(made.norms):
-            self.whole(norm, f"{name}.norms.{index}")
+            made.norms[index] = self.whole(norm, f"{name}.norms.{index}")
         return made
 
     def words(self) -> Tensor:
@@ -231,6 +229,17 @@ def _overlap(start: int, stop: int, own: range) -> tuple[int, int]:
 def _site(name: str) -> str:
     """Return the operator of the graph that a module is: ``attention.qkv``."""
     return ".".join(name.split(".")[-2:]).replace("mixing", "attention")
+
+
+class SplitFeedForward(nn.Module):
+    """The dense network: its column-parallel and its row-parallel product, the gate between."""
+
+    def __init__(self, up: nn.Module, down: nn.Module, *, is_gated: bool) -> None:
+        super().__init__()
+        self.up, self.down, self.is_gated = up, down, is_gated
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(gate(self.up(x), is_gated=self.is_gated))
 
 
 class SplitAttention(nn.Module):
@@ -275,11 +284,12 @@ class SplitAttention(nn.Module):
         spec = self.spec
         query, key, value, *gate = self.qkv(x).split(self.sizes, dim=-1)
         query, key = (part.unflatten(-1, (-1, spec.head_size)) for part in (query, key))
-        value = value.unflatten(-1, (-1, spec.value_head_size))
+        # A part of the projection would keep all of it for the backward pass.
+        value = value.contiguous().unflatten(-1, (-1, spec.value_head_size))
         if spec.qk_norm != "none":
             query, key = self.query_norm(query), self.key_norm(key)
         if self.rotates:
-            query, key = rotate(query, self.positions), rotate(key, self.positions)
+            query, key = rotated(query, self.positions), rotated(key, self.positions)
         if self.cp is not None:
             key, value = (_for_all(part, self.cp.size) for part in (key, value))
             query, key, value = (tokens_to_heads(part, self.cp, "attention.core")

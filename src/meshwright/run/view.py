@@ -56,6 +56,8 @@ def _tiles(found: Executed) -> Iterator[Tile]:
         yield Tile("Is it as fast as predicted?", f"{format_seconds(found.step_time_s)} a step; "
                    f"predicted {time_s} ({low_s} to {high_s})", label="predicted")  # fmt: skip
     memory = f"{format_bytes(found.saved_bytes)} of activations kept on the fullest process"
+    if found.derived_saved_bytes is not None:
+        memory += f", {format_bytes(found.derived_saved_bytes)} derived"
     if found.peak_device_bytes is not None:
         memory += f", {format_bytes(found.peak_device_bytes)} allocated"
     yield Tile("How much memory?", memory, label="memory")

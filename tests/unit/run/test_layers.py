@@ -10,6 +10,7 @@ import torch.distributed as dist
 from meshwright.graph.op import Phase
 from meshwright.run.layers.attention import attention
 from meshwright.run.layers.column import Column
+from meshwright.run.layers.elementwise import SplitNorm, gate, rotated
 from meshwright.run.layers.embedding import VocabularyEmbedding
 from meshwright.run.layers.experts import Bank, SplitExperts
 from meshwright.run.layers.loss import cross_entropy
@@ -19,7 +20,7 @@ from meshwright.run.layers.streams import Stream, cuts
 from meshwright.run.layers.tokens import Tokens
 from meshwright.run.layers.ulysses import tokens_to_heads
 from meshwright.run.mesh import Axis
-from meshwright.run.model import Linear
+from meshwright.run.model import Linear, Norm, gated
 from meshwright.run.real import HOST, free_port
 from meshwright.run.recorder import Recorder
 from meshwright.spec.model import ExpertSpec
@@ -228,6 +229,31 @@ def test_streams_send_what_their_docstrings_say():
                              (WEIGHT, "reduce_scatter", 64)]  # fmt: skip
     assert inputs[0][1] == [(FORWARD, "all_gather", 64), (INPUT, "reduce_scatter", 64),
                             (WEIGHT, "all_gather", 64)]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["rms", "layer", "layer_unweighted"])
+def test_a_norm_by_hand_has_the_gradients_of_torch(kind):
+    dense = Norm(kind, H).double()
+    x = drawn(B, S, H)
+    made, expected = SplitNorm(dense)(x), dense(x)
+    assert torch.allclose(made, expected, atol=1e-12)
+    inputs = [x, *dense.parameters()]
+    grads = [torch.autograd.grad(y.square().sum(), inputs) for y in (made, expected)]
+    assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(*grads, strict=True))
+
+
+def test_a_norm_by_hand():
+    """Tokens (3, 4): the root of the mean square is sqrt(12.5), so 3 becomes 0.8485."""
+    made = SplitNorm(Norm("rms", 2))(torch.tensor([[[3.0, 4.0]]]))
+    assert made[0, 0].tolist() == pytest.approx([3 / 12.5**0.5, 4 / 12.5**0.5], rel=1e-5)
+
+
+def test_a_gate_and_a_rotation_have_the_gradients_of_torch():
+    inner = drawn(B, S, 6)
+    assert torch.autograd.gradcheck(lambda x: gate(x, is_gated=True), inner)
+    heads = drawn(B, S, 1, 4)
+    assert torch.autograd.gradcheck(lambda x: rotated(x, torch.arange(S)), heads)
+    assert torch.allclose(gate(inner, is_gated=True), gated(inner, is_gated=True))
 
 
 def test_cuts_by_hand():

@@ -95,9 +95,10 @@ class _Attention(torch.autograd.Function):
                 both = torch.logaddexp(log_sum, own)
                 out = out * _share(log_sum, both) + made * _share(own, both)
                 log_sum = both
+        assert out is not None
+        out = out.contiguous()  # so that the layer behind keeps no second copy
         ctx.save_for_backward(q, k, v, out, log_sum)
         ctx.of = (streams, sees)
-        assert out is not None
         return out
 
     @staticmethod

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from meshwright.graph.op import Phase
+from meshwright.run.layers.elementwise import gate
 from meshwright.run.mesh import Axis
-from meshwright.run.model import gated
 from meshwright.spec.model import ExpertSpec
 
 
@@ -48,7 +48,7 @@ class Bank(nn.Module):
         made = torch.zeros_like(rows)
         for expert, (up, down) in enumerate(zip(self.up, self.down, strict=True)):
             mine = (expert_of == expert).nonzero()[:, 0]
-            inner = gated(rows[mine] @ up.T, is_gated=self.is_gated)
+            inner = gate(rows[mine] @ up.T, is_gated=self.is_gated)
             made = made.index_copy(0, mine, inner @ down.T)
         return made
 
