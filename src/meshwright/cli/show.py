@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from meshwright.base.errors import Fault, SpecError, UnknownNameError
@@ -46,12 +47,31 @@ SCHEMAS = {
 entry points ``meshwright.schemas``."""
 
 
+def _is_listed(name: str | None, names: Iterable[str], args: Any, *, refuses: str = "") -> bool:
+    """Return whether no entry is named; then print the names, with their descriptions if known.
+
+    Parameters
+    ----------
+    refuses
+        Kind of the entry whose options are refused then.
+    """
+    if name is not None:
+        return False
+    if refuses:
+        reading = args.reading()
+        args.refuse_idle(reading, args.options, f"applies only with a {refuses}")
+        reading.done()
+    about = names if isinstance(names, dict) else {}
+    lines = [f"{one:<38} {about[one]}" if about else one for one in names]
+    show(lines, about or list(names), args.json)
+    return True
+
+
 def show_model(args: Any) -> int:
     """Print one model, or the names of the catalog."""
     from meshwright.catalog.models import model_names
 
-    if args.model is None:
-        show(model_names(), list(model_names()), args.json)
+    if _is_listed(args.model, model_names(), args):
         return 0
     from meshwright.catalog.models import load_model
     from meshwright.graph.transformer import build_graph
@@ -67,8 +87,7 @@ def show_chip(args: Any) -> int:
     from meshwright.catalog.systems import chip_names, load_chip
     from meshwright.show.declared import declared
 
-    if args.chip is None:
-        show(chip_names(), list(chip_names()), args.json)
+    if _is_listed(args.chip, chip_names(), args):
         return 0
     chip = load_chip(args.chip)
     about = {"name": chip.name, "vendor": chip.vendor}
@@ -86,8 +105,7 @@ def show_system(args: Any) -> int:
     from meshwright.show.networks import network_of_topology
     from meshwright.topology.levels import topology_of
 
-    if args.system is None:
-        show(system_names(), list(system_names()), args.json)
+    if _is_listed(args.system, system_names(), args):
         return 0
     system = load_system(args.system)
     about = {"name": system.name, "chip": system.chip.name, "num_alive": system.num_alive}
@@ -106,8 +124,7 @@ def show_optimizer(args: Any) -> int:
     from meshwright.show.declared import Declared
     from meshwright.view.declared_values import declared_values
 
-    if args.optimizer is None:
-        show(optimizer_names(), list(optimizer_names()), args.json)
+    if _is_listed(args.optimizer, optimizer_names(), args):
         return 0
     preset = load_optimizer(args.optimizer)
     origins = preset_file("optimizers").provenance
@@ -152,8 +169,7 @@ def show_schema(args: Any) -> int:
 
     others = load_entry_points("schemas")
     names = [*SCHEMAS, *others]
-    if args.schema is None:
-        show(names, names, args.json)
+    if _is_listed(args.schema, names, args):
         return 0
     if args.schema in SCHEMAS:
         module, kind = SCHEMAS[args.schema]
@@ -256,10 +272,7 @@ def show_walk(args: Any) -> int:
     """Print a walk frame by frame, or the names of all; write its page."""
     from meshwright.show.walks.named import walk_names
 
-    if args.walk is None:
-        _refuse_options(args, "walk")
-        names = walk_names()
-        show([f"{name:<38} {about}" for name, about in names.items()], names, args.json)
+    if _is_listed(args.walk, walk_names(), args, refuses="walk"):
         return 0
     from meshwright.catalog.models import load_model
     from meshwright.sharding.strategy import Streamed
@@ -297,15 +310,6 @@ def show_walk(args: Any) -> int:
     return 0
 
 
-def _refuse_options(args: Any, name: str) -> None:
-    """Refuse options of a walk or a graph where none is named."""
-    from meshwright.ask.reading import Reading
-
-    reading = Reading()
-    args.refuse_idle(reading, args.options, f"applies only with a {name}")
-    reading.done()
-
-
 def show_graph(args: Any) -> int:
     """Print one graph, or the names of the catalog."""
     from meshwright.ask.declared import program_of
@@ -314,9 +318,7 @@ def show_graph(args: Any) -> int:
     from meshwright.dataflow.question import load_graph
     from meshwright.graph.kernels.declared import to_spec
 
-    if args.graph is None:
-        _refuse_options(args, "graph")
-        show(graph_names(), list(graph_names()), args.json)
+    if _is_listed(args.graph, graph_names(), args, refuses="graph"):
         return 0
     if args.yaml and args.json:
         raise SpecError(Fault("--json", "has no effect with --yaml", "take one of them"))

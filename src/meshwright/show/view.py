@@ -11,8 +11,8 @@ from meshwright.show.declared import Declared, Software
 from meshwright.show.flows import PlayedFlows, PlayedScenario, RoutedScenario, ShownRoutes
 from meshwright.show.model import ShownModel, ShownOperator
 from meshwright.show.networks import Collectives, Network, Topologies
-from meshwright.view.declared_values import DeclaredValue, origin_text, value_text
 from meshwright.view.parts import Cell, Page, Part, Section, Table, Text, Tile
+from meshwright.view.pieces import sources_table, values_table
 from meshwright.view.registry import view
 from meshwright.view.words import counted
 
@@ -119,25 +119,15 @@ def _attention(one: Mapping[str, Any]) -> str:
 @view(Declared)
 def declared_page(found: Declared) -> Page:
     """Return the page of an entry of the catalog, value by value."""
-    values = Table(("value", "is>", "from"), [_value_row(one) for one in found.entries])
-    sources = [
-        (key, one.title, one.url or "/".join(filter(None, (one.repo, one.path))))
-        for key, one in found.sources.items()
-    ]
     sections = (
-        Section("values", "Values", [values]),
-        Section("sources", "Sources",
-                [Table(("source", "title", "where"), sources)] if sources else []),
+        Section("values", "Values", [values_table(found.entries)]),
+        Section("sources", "Sources", [sources_table(found.sources)] if found.sources else []),
         Section("notes", "Notes", [Text(note) for note in found.notes]),
     )  # fmt: skip
     network = [] if found.network is None else [
         Tile("What is its network?", network_text(found.network), label="network")
     ]  # fmt: skip
     return Page(found.title, found.title, network, [one for one in sections if one.parts])
-
-
-def _value_row(entry: DeclaredValue) -> tuple[str, str, str]:
-    return entry.path, value_text(entry.value, entry.unit), origin_text(entry)
 
 
 def network_text(network: Network) -> str:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from meshwright.spec.doubled import of_level
-from meshwright.view.declared_values import declared_values, origin_text, unit_of, value_text
+from meshwright.view.declared_values import (
+    DeclaredValue,
+    declared_values,
+    origin_text,
+    unit_of,
+    value_text,
+)
 from meshwright.view.parts import Code, Folded, Part, Plot, Table, Text, Tile
 from meshwright.view.words import words
 
 if TYPE_CHECKING:
+    from meshwright.spec.declaration import Source
     from meshwright.spec.system import SystemSpec
 
 Gains = Mapping[str, tuple[float, float]]
@@ -65,21 +72,23 @@ def provenance(system: SystemSpec) -> Folded:
 
 
 def _declared(system: SystemSpec) -> Iterator[Table]:
-    chip = system.chip
-    declared = (
-        (chip.name, chip, chip.provenance, chip.sources),
-        (system.name, system, system.provenance, system.sources),
-    )
-    for name, declaration, origins, sources in declared:
-        rows = [
-            (entry.path, value_text(entry.value, entry.unit), origin_text(entry))
-            for entry in declared_values(declaration, origins)
-        ]
-        yield Table(("value", "is>", "from"), rows, name)
-        if sources:
-            yield Table(("source", "title", "where"),
-                        [(key, one.title, one.url or "/".join(filter(None, (one.repo, one.path))))
-                         for key, one in sources.items()])  # fmt: skip
+    for one in (system.chip, system):
+        yield values_table(declared_values(one, one.provenance), one.name)
+        if one.sources:
+            yield sources_table(one.sources)
+
+
+def values_table(entries: Iterable[DeclaredValue], caption: str = "") -> Table:
+    """Return declared values with their origins."""
+    rows = [(one.path, value_text(one.value, one.unit), origin_text(one)) for one in entries]
+    return Table(("value", "is>", "from"), rows, caption)
+
+
+def sources_table(sources: Mapping[str, Source]) -> Table:
+    """Return the titles and the places of sources."""
+    rows = [(key, one.title, one.url or "/".join(filter(None, (one.repo, one.path))))
+            for key, one in sources.items()]  # fmt: skip
+    return Table(("source", "title", "where"), rows)
 
 
 def constants(values: Mapping[str, tuple[float, float, float]], name: str) -> Folded:
