@@ -513,7 +513,7 @@ def explain(asked: ask.Explain, call: Call) -> Explanation | Diagnosis | Profile
         asked.refuse_idle(reading, ("colors",), "applies only with --picture")
     if asked.trace is not None:
         reading_alone = ("measured", "picture", "report")
-        asked.refuse_idle(reading, reading_alone, "with --trace a trace says what is measured")
+        asked.refuse_idle(reading, reading_alone, "has no effect with --trace")
     if asked.measured is None:
         asked.refuse_idle(reading, ("measured_memory",), "applies only with --measured")
     else:
@@ -556,7 +556,7 @@ def _explained_plan(asked: ask.Explain) -> Plan:
     stated, job = with_job(asked)
     if stated.on is None and job is None:
         if isinstance(asked.model, str) and not Path(asked.model).exists():
-            fix = "what plan --out wrote; a model needs --on"
+            fix = "a file of plan --out; a model needs --on"
             raise SpecError(Fault("PLAN.json", f"there is no file {asked.model!r}", fix))
         return _plan_of(asked.model)
     return _priced(stated, Call())
@@ -1077,7 +1077,7 @@ def sweep(asked: ask.Sweep, call: Call) -> SweepAnswer:
         swept = run_points(
             stated.ask, question.answer, points, store, version=state_of_code(),
             num_workers=asked.workers,
-            progress=call.count("points", "; Ctrl-C: what is there so far"),
+            progress=call.count("points", "; Ctrl-C: the results so far"),
         )  # fmt: skip
     if asked.csv is not None:
         _write(asked, "csv", sweep_csv(swept))
@@ -1140,7 +1140,7 @@ def _of_kernels(verb: str) -> Callable[..., Any]:
 
     found: dict[str, Callable[..., Any]] = load_entry_points("kernels")
     if verb not in found:
-        message = "curves of single kernels, which no price reads, are a distribution of their own"
+        message = "curves of single kernels are in a separate distribution; no price reads them"
         raise SpecError(Fault("--kernels", message, "pip install meshwright-papers"))
     return found[verb]
 

@@ -274,7 +274,7 @@ def _headline(
     if record is not None:
         for name, errors in (
             ("sources left out", record.left_out),
-            ("sources left out whose chips no other source has", record.left_out_alone),
+            ("sources left out with chips of no other source", record.left_out_alone),
             (f"sources left out, {unnamed}", record.unnamed),
         ):
             if errors is not None:

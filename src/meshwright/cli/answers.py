@@ -179,7 +179,7 @@ def export(args: Any) -> int:
     """Write or print the files of a target, or list the targets."""
     made: Any = api.export.answer(args, _call(args))
     if args.plan is None:
-        width = max(map(len, made), default=0)
+        width = max((len(name) for name in made), default=0)
         show([f"{name:<{width}}  {title}" for name, title in made.items()], made, args.json)
     elif args.print:
         show([text.rstrip("\n") for text in made.values()], made, args.json, is_file=True)

@@ -53,7 +53,7 @@ def study(args: Any) -> int:
         raise SpecError(Fault("--out", f"{args.out!r} is a file", "name a folder"))
     collections: list[Collection] = list(load_entry_points("studies").values())
     if not collections:
-        fix = "they are a distribution of their own: pip install meshwright-papers"
+        fix = "they are in a separate distribution: pip install meshwright-papers"
         raise SpecError(Fault("study", "no studies are installed", fix))
     titles = {name: title for found in collections for name, title in found.titles.items()}
     if args.name is None:

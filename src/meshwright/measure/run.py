@@ -91,7 +91,7 @@ def measure(
         budget_s = QUICK_S if quick else BUDGET_S
         counted = None
         if ranks.is_first and progress is not None:
-            note = f"; at most {budget_s:.0f} s, Ctrl-C: what is there so far"
+            note = f"; at most {budget_s:.0f} s, Ctrl-C: the rows so far"
             counted = progress("kernels", note)
         session = Session(device, ranks, machine.memory_bytes, counted)
         _run(session, chip, budget_s)

@@ -404,7 +404,7 @@ def search_disaggregated(
     """
     started = time.perf_counter()
     if problem.system.num_alive < 2:
-        raise InfeasibleError("prefill and decode on workers of their own need two devices")
+        raise InfeasibleError("separate workers of prefill and decode need two devices")
     counts = Counts(), Counts()
     found = deployments_of(problem, choices, *counts)
     ranked = found.best(top)

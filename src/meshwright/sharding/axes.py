@@ -423,7 +423,7 @@ class PipelineAxis(Axis):
         ),
         Rule(
             "edge-layers-without-pp",
-            "with pp 1 no layers are dealt, whatever embedding and head count for",
+            "with pp 1 no layers are dealt, so embedding and head have no weight",
             lambda case: (case.s.pp == 1) & case.plan_options.counts_edges,
             "embedding counted as {embedding_layers} layers, head as {head_layers}, with pp 1",
             ("pp",),
@@ -625,7 +625,7 @@ class TensorAxis(Axis):
         ),
         Rule(
             "recompute-modules",
-            "what is recomputed is there: latent attention, a dense network, experts, shared ones",
+            "recomputed modules exist: latent attention, a dense network, experts, shared experts",
             _lacks_modules,
             "the model has not all of the modules {recompute_modules}",
             (),

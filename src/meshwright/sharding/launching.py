@@ -356,8 +356,8 @@ DEGREES: tuple[Rule, ...] = (
     ),
     _rule(
         "recompute-experts", "plan_options.recompute_modules",
-        "experts whose communication overlaps are not recomputed as a whole, where the framework "
-        "says so",
+        "experts with overlapping communication are not recomputed as a whole, where the "
+        "framework says so",
         lambda case, known: (
             case.all_rows & case.plan_options.overlap_expert_parallel
             & ("moe" in case.plan_options.recompute_modules) & (not known.recomputes_beside_experts)

@@ -526,7 +526,7 @@ class Decode(Declaration):
         if self.disaggregated and (self.prompt_length is None or self.answer_length < 2):
             raise ValueError("disaggregated: needs a prompt_length, and an answer of two tokens")
         if self.disaggregated and self.speculation is not None:
-            raise ValueError("disaggregated: drafts are not priced on workers of their own")
+            raise ValueError("disaggregated: drafts are not priced on separate workers")
         drafted = self.speculation.drafted_tokens if self.speculation else 0
         if drafted >= self.answer_length:
             raise ValueError(f"speculation: {drafted} tokens are all of the answer, or more")

@@ -205,7 +205,7 @@ def _streams(
             continue
         share, priced = spilled(problem, far, solution)
         name = far.memory.name
-        what = f"layers read from {name}, {share:.0%} of their time saved by what stays on the chip"
+        what = f"layers read from {name}, {share:.0%} of their time saved by layers on the chip"
         yield _offer("stream", what if share else f"layers read from {name}", far, priced)
         return
 

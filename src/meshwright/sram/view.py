@@ -272,14 +272,14 @@ def _others(plan: PartitionPlan) -> Iterator[Part]:
     if plan.proposals:
         rows = [offer_row(plan, offer) for offer in plan.proposals]
         yield Table(("change", "what", "price"), rows,
-                    "What would help, the cheapest in device seconds first; then what changes the "
+                    "Changes that help, the cheapest in device seconds first; then changes of the "
                     "numbers")  # fmt: skip
         priced = [(offer.what, offer.kind, offer.num_devices, offer.latency_s)
                   for offer in plan.proposals if offer.latency_s is not None]  # fmt: skip
         if len(priced) > 1:
             devices = [number for _, _, number, _ in priced]
             yield Plot(
-                "Devices against time, of what would help",
+                "Devices against time, by change",
                 f"From {min(devices):,} devices to {max(devices):,}", "points",
                 Table(("change", "kind", "devices of one pipeline [#]",
                        f"time {latency_of(plan)} [s]"), priced),

@@ -76,7 +76,7 @@ def cells_of(sweep: SweepSpec, shown: HeatMap, swept: Swept) -> HeatCells:
     )
 
 
-TOLD = {"highest": "highest", "lowest": "lowest", "mean": "mean", "p10": "what nine of ten reach"}
+TOLD = {"highest": "highest", "lowest": "lowest", "mean": "mean", "p10": "reached by nine of ten"}
 """Words for the value that a cell shows."""
 
 

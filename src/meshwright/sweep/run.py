@@ -171,7 +171,7 @@ class Store:
 
     def add(self, key: str, point: Mapping[str, Any], result: Result) -> None:
         """Store one result; it is on the disk when this returns."""
-        with self._told("takes no more, and keeps what it has"), self._base:
+        with self._told("takes no more, and keeps its results"), self._base:
             self._base.execute(
                 "INSERT OR REPLACE INTO results VALUES (?, ?, ?)",
                 (key, json.dumps(dict(point)), json.dumps(dict(result))),

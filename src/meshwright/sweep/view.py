@@ -221,7 +221,7 @@ def _best_parts(
                              *(_amount(best, other) for other in names)))  # fmt: skip
     if rows:
         head = ("", "best by", *sweep.sides, "plan", *(f"{name}>" for name in names))
-        yield Table(head, rows, "The best point by each result, and what it has of the others")
+        yield Table(head, rows, "The best point by each result, with its other results")
 
 
 def _group_parts(sweep: SweepSpec, found: Sequence[Record]) -> Iterator[Part]:

@@ -90,7 +90,7 @@ recipes.fill({
     ),
     "folded-ring": Recipe(
         "tensor streams on a ring folded onto a line: two hops a round",
-        "what TATP replaces; not among the paper's baselines",
+        "the predecessor of TATP; not among the paper's baselines",
         {"tatp": STREAMS, "stream_form": ("folded_ring",), "streamed": ONE_TENSOR},
         needs_grid=True,
     ),

@@ -87,7 +87,7 @@ def training(system: SystemSpec | str, *, has_run: bool = False, **fields: Any) 
         message = f"{framework.title} trains no adapters on frozen weights"
         raise SpecError(Fault("framework", message, ", ".join(others) or "another optimizer"))
     if gradients is not None and optimizer.freezes_weights:
-        message = f"{optimizer.name} trains adapters alone, whose gradients have their own type"
+        message = f"{optimizer.name} trains adapters only; their gradients have their own type"
         raise SpecError(Fault("gradient_dtype", message, "leave it out"))
     optimizer = optimizer if gradients is None else optimizer.with_gradients(gradients)
     return Training(optimizer=optimizer, precision=types, **fields)

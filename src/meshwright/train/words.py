@@ -172,7 +172,7 @@ def shortage(price: Estimate) -> str:
         free = format_bytes(price.margin_bytes - price.device_shortage_bytes)
         return (
             f"it fits with {free} to spare, less than the margin of "
-            f"{format_bytes(price.margin_bytes)} for what no formula knows"
+            f"{format_bytes(price.margin_bytes)} for memory that no formula covers"
         )
     parts = []
     if price.device_shortage_bytes:
@@ -342,9 +342,9 @@ def bound_in_words(plan: Plan, cover: Coverage) -> str:
     if plan.best.placement is not None:
         return f"{bound}; with contention the plan is {behind:.1%} above that"
     return (
-        f"{bound}; the plan is {behind:.1%} behind that: what is simpler leads within "
-        f"{PLAN_ERROR:.0%}, the error of plans against each other; within {TIE:.0%} what needs no "
-        "offload, then less memory"
+        f"{bound}; the plan is {behind:.1%} behind that: simpler plans lead within "
+        f"{PLAN_ERROR:.0%}, the error between plans; within {TIE:.0%} plans without offload, then "
+        "with less memory"
     )
 
 

@@ -78,7 +78,7 @@ def _faults(plan: Plan, placement: Placement, stated: PlacementFile) -> Iterator
     for axis, shape in stated.axes.items():
         degree, dims = prod(placement.shapes[axis]), len(placement.grid_shape)
         if prod(shape) != degree or len(shape) != dims:
-            fix = f"{dims} sides whose product is {degree}"
+            fix = f"{dims} sides with a product of {degree}"
             yield Fault(f"axes.{axis}", f"found {list(shape)}", fix)
 
 

@@ -228,7 +228,7 @@ def _no_blocks(problem: Problem, found: Sequence[Found]) -> str:
         return f"no placement by {problem.mapper} fits {problem.system.name}"
     grids = ", ".join("x".join(map(str, sides[::-1])) for sides in problem.whole_grids)
     return (
-        f"no blocks of {used} devices fit what works of {problem.system.name}: whole grids of "
+        f"no blocks of {used} devices fit the working part of {problem.system.name}: grids of "
         f"working, connected devices are at most {grids}"
     )
 

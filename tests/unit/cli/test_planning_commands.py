@@ -261,7 +261,7 @@ def test_a_missing_or_broken_plan_file_is_bad_input(capsys, tmp_path):
     assert main(["explain", str(broken)]) == 2
     capsys.readouterr()
     assert main(["explain", "llama3-8b"]) == 2
-    assert "there is no file 'llama3-8b' (what plan --out wrote; a model needs --on)" in (
+    assert "there is no file 'llama3-8b' (a file of plan --out; a model needs --on)" in (
         capsys.readouterr().err
     )
 

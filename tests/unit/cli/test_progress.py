@@ -17,7 +17,7 @@ def clock(monkeypatch):
 
 def counted(clock, *, on_terminal):
     """Count things at four moments."""
-    count = Counter("points", "; Ctrl-C: what is there so far")
+    count = Counter("points", "; Ctrl-C: the results so far")
     count.on_terminal = on_terminal
     for done, seconds in enumerate((1.9, 2.1, 2.2, 2.7)):
         clock[0] = seconds

@@ -73,7 +73,7 @@ def test_what_would_help_is_weighed() -> None:
     check_page(page)
     priced = [offer for offer in plan.proposals if offer.latency_s is not None]
     assert len(priced) > 1
-    points = values_of(charts_of(page)["Devices against time, of what would help"])
+    points = values_of(charts_of(page)["Devices against time, by change"])
     assert {(row["label"], row["x"], row["y"]) for row in points} == {
         (offer.what, offer.num_devices, offer.latency_s / 1e-3) for offer in priced
     }  # [ms]

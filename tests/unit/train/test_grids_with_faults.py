@@ -90,7 +90,7 @@ def test_a_given_strategy_that_fits_no_blocks_is_told_with_the_nearest_grids():
     system = wafer("4x4", dead_devices=(5,))
     with pytest.raises(InfeasibleError, match="4x3, 3x4") as caught:
         estimate(MODEL, system, work(system), make_strategy(dp_shard=15), PLAIN)
-    assert "no blocks of 15 devices fit what works of" in str(caught.value)
+    assert "no blocks of 15 devices fit the working part of" in str(caught.value)
 
 
 def random_faults(chance):

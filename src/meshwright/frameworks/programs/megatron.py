@@ -99,7 +99,7 @@ class Megatron(LaunchFiles):
             message = "its model is not read: decoders of one stack of layers are"
             raise SpecError(Fault("", message), origin=program)
         if {"trainer.devices", "model.encoder_seq_length"} <= set(given):
-            message = "is a name of NeMo 1 (megatron_gpt_config.yaml), whose files are not read"
+            message = "is a name of NeMo 1 (megatron_gpt_config.yaml); its files are not read"
             fix = "arguments of Megatron-LM, or a recipe of Megatron Bridge"
             raise SpecError(Fault("model.encoder_seq_length", message, fix))
         recipe = given.text("recipe") or _recipe_of(given)
@@ -121,7 +121,7 @@ class Megatron(LaunchFiles):
             _start_from(given, recipe)
         elif is_bridge and "num_layers" not in given:
             given.notes.append("overrides of a recipe that the files do not name (recipe: NAME): "
-                               "what they leave open is priced as Megatron starts it")  # fmt: skip
+                               "open options take the defaults of Megatron")  # fmt: skip
         dims = {row.option for row in self.table.model_rows} - BESIDE_MODEL
         passed_over = dims if "model" in setting.stated else ()
         found: Options = self.table.read(given, passed_over)
@@ -184,7 +184,7 @@ def _start_from(given: Given, recipe: str) -> None:
         given.add(own)
     elif recipe not in (VANILLA, "ConfigContainer"):
         name = "recipe" if "recipe" in given else "_target_"
-        given.refuse(name, f"what the recipe {recipe} states is not known",
+        given.refuse(name, f"the recipe {recipe} is not known",
                      f"give its Python file as well; {nearest(recipe, known, most=3)}")  # fmt: skip
 
 
@@ -235,7 +235,7 @@ def _degrees(given: Given, setting: JobContext, stated: Options) -> Options:
     given.refuse_unless("microbatch_group_size_per_virtual_pipeline_stage", str(pp),
                         why=f"rounds of another length than pp {pp} are not read")  # fmt: skip
     given.refuse_unless("deallocate_pipeline_outputs", "true",
-                        why="stages that keep what they sent are not read")  # fmt: skip
+                        why="stages that keep their sent outputs are not read")  # fmt: skip
     if stated["cp"] > 1:
         found["context_kind"] = stated["context_kind"]
     found |= _sharding(given, setting, stated)

@@ -51,7 +51,7 @@ class Torchtune(LaunchFiles):
         elif config:
             for name in ("batch_size", "gradient_accumulation_steps"):
                 if name not in given:
-                    given.refuse("config", f"what {config} states of {name} is not known",
+                    given.refuse("config", f"the {name} of {config} is not known",
                                  f"tune cp {config} FILE.yaml, and give the file")  # fmt: skip
         options: Options = self.table.read(given)
         component = given.text("model._component_") or ""

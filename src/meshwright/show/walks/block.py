@@ -283,8 +283,8 @@ class _Block:
             self.recorder.forget(member, made)
         self._make(gradient)
         caption = (
-            f"{made} has gone on to the next layer, and {gradient} comes back from there. What the "
-            "backward pass needs is still held, as it rests."
+            f"{made} has gone on to the next layer, and {gradient} comes back from there. The "
+            "tensors of the backward pass are still held."
         )
         self.recorder.frame("backward", "the gradient arrives", caption)
         for number, op in reversed(list(enumerate(self.layer.ops))):

@@ -186,7 +186,7 @@ class Captions:
             "devices have all of them.",
         }.get(
             self.kind,
-            f"Devices pass on what they have of {self.tensor}, until all have all of it.",
+            f"Devices pass on their parts of {self.tensor}, until all have all of it.",
         )
         added = (
             f"Devices pass on their terms of {self.tensor}; the receiver adds them to its own, so "

@@ -18,7 +18,7 @@ SURPRISING = 3.0
 """Standard deviations from the prediction beyond which something else is likely wrong."""
 SURPRISE = (
     "no factor that rows of published measurements suggest explains this: check that the options "
-    "describe the job, then look for what no plan changes (input, other jobs, throttling, a slow "
+    "describe the job, then look for other causes (input, other jobs, throttling, a slow "
     "device). The intervals below do not hold then"
 )
 TITLES = {resource.name: resource.title for resource in RESOURCES}
