@@ -27,7 +27,7 @@ from meshwright.catalog.calibration import load_calibration, load_serving, servi
 from meshwright.catalog.workloads import load_server
 from meshwright.search.intervals import Certainty, rates_of
 from meshwright.serve.passes import ServingProblem
-from meshwright.serve.requests import Requests, Served, Serving
+from meshwright.serve.requests import EqualRequests, Served, Serving
 from meshwright.sharding.strategy import PlanOptions, Strategy, make_strategy
 from meshwright.spec.calibration import ServingConstantsOf, Spread
 from meshwright.spec.model import ModelSpec
@@ -226,7 +226,7 @@ class Column:
         values, places = np.unique(np.array(asked, dtype=float), axis=0, return_inverse=True)
         prompts, answers, batches = (np.tile(column, draws) for column in values.T)
         found = serving.served(
-            Requests(
+            EqualRequests(
                 prompts,
                 answers,
                 batches,

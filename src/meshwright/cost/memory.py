@@ -200,7 +200,7 @@ def host_bytes(
     return total + state.hosted_bytes * state.in_flight
 
 
-class Held(Protocol):
+class DeviceMemory(Protocol):
     """Memory of one device, by part."""
 
     @property
@@ -208,7 +208,7 @@ class Held(Protocol):
         """All of it [bytes]."""
 
 
-Use = TypeVar("Use", bound=Held)
+Use = TypeVar("Use", bound=DeviceMemory)
 
 
 def fullest(uses: Sequence[Use]) -> tuple[Use, Num]:

@@ -401,8 +401,9 @@ def fit_buffers(num_bytes: Num, links: StreamLinks, free_bytes: Num) -> BufferFi
 
 
 def link_times(
-    sent: StreamedBytes, links: StreamLinks, rates: DeviceRates, kept: Kept, share: float = 1.0
-) -> LinkTimes:
+    sent: StreamedBytes, links: StreamLinks, rates: DeviceRates, kept: KeptOnChip,
+    share: float = 1.0,
+) -> LinkTimes:  # fmt: skip
     """Return the times of one operator, with buffers in the room its resident tensor leaves.
 
     Parameters
@@ -443,7 +444,7 @@ def link_times(
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptOnChip:
     """Bytes that stay on chip over the rounds of an operator; 0 where nothing does."""
 
     forward_bytes: Num = 0.0
@@ -454,7 +455,7 @@ class Kept:
 
 def kept_on_chip(
     transfer: StreamedTensor, shape: MatmulShape, word: float, rates: DeviceRates
-) -> Kept:
+) -> KeptOnChip:
     """Return the resident bytes of an operator: its inputs while weights stream, else its weight.
 
     It stays if it fills at most ``KEPT_SHARE`` of the room, backward with its gradient or alone.
@@ -464,7 +465,7 @@ def kept_on_chip(
     operand, both = word * elements, (word + ACCUMULATOR_BYTES) * elements
     room = KEPT_SHARE * rates.room_bytes
     kept = where(operand <= room, operand, 0.0)
-    return Kept(kept, where(both <= room, both, kept), both <= room)
+    return KeptOnChip(kept, where(both <= room, both, kept), both <= room)
 
 
 def streamed_attention(
@@ -480,7 +481,7 @@ def streamed_attention(
     if sent is None:
         return alone
     members = links.num_members
-    times = link_times(sent, links, rates, Kept())
+    times = link_times(sent, links, rates, KeptOnChip())
 
     def round_hbm_s(traffic_bytes: Num, relay_s: Num) -> Num:
         return traffic_bytes / (rates.memory_bytes_per_s * members) + relay_s

@@ -43,7 +43,7 @@ clients. Source: SemiAnalysis InferenceX, benchmarks/benchmark_lib.sh (num-promp
 
 
 @dataclass(frozen=True)
-class Requests:
+class EqualRequests:
     """Equal requests, one column entry for each question."""
 
     prompt_tokens: Num
@@ -86,7 +86,7 @@ class Serving:
     plan_options: PlanOptions
     strategy: Strategy
 
-    def served(self, requests: Requests) -> Served:
+    def served(self, requests: EqualRequests) -> Served:
         """Return the times and rates of requests, all of them batches or all clients and queues."""
         is_loop = requests.is_closed_loop or bool(np.all(np.isinf(requests.batch)))
         room = self._room(requests, is_loop=is_loop)
@@ -94,7 +94,7 @@ class Serving:
             return self._loop(requests, room)
         return self._batch(requests, room)
 
-    def _batch(self, requests: Requests, room: Num) -> Served:
+    def _batch(self, requests: EqualRequests, room: Num) -> Served:
         """Return the price of batches: prompts, then steps, in waves that fit the memory.
 
         Where sequences may be evicted they follow each other without a pause, so that waves may
@@ -111,7 +111,7 @@ class Serving:
         latency_s = waves * (prompt_s + requests.answer_tokens * step_s)
         return Served(room, at_once, prompt_s, step_s, latency_s, requests.batch / latency_s)
 
-    def _prompts_s(self, sequences: Num, requests: Requests) -> Num:
+    def _prompts_s(self, sequences: Num, requests: EqualRequests) -> Num:
         """Return the seconds in which the prompts of some sequences pass, in equal parts.
 
         A part reads the cache of the parts before it, so that attention costs as much as on whole
@@ -126,7 +126,7 @@ class Serving:
         later_s = (parts - 1.0) * price.slowest_s * (1.0 + price.jitter)
         return round_s(price, self.strategy.pp, 1.0) + later_s
 
-    def _loop(self, requests: Requests, room: Num) -> Served:
+    def _loop(self, requests: EqualRequests, room: Num) -> Served:
         """Return the steady state of clients that each send a request when another one ends.
 
         Clients beyond the room wait for a place: of N clients with room for A, (N - A) / rate. An
@@ -175,7 +175,7 @@ class Serving:
         """Return a pass of one token behind some others."""
         return replace(self.problem.shape, new_tokens=1.0, past_tokens=past)
 
-    def _middle(self, requests: Requests) -> Num:
+    def _middle(self, requests: EqualRequests) -> Num:
         """Return the tokens in the cache when half of an answer is there."""
         return requests.prompt_tokens + requests.answer_tokens / 2.0
 
@@ -201,7 +201,7 @@ class Serving:
             micro_batch_size=column(sequences),
         )
 
-    def _room(self, requests: Requests, *, is_loop: bool) -> Num:
+    def _room(self, requests: EqualRequests, *, is_loop: bool) -> Num:
         """Return the number of sequences with room for their cache on one replica.
 
         Of full length; where requests follow each other and may be evicted, answers in flight are

@@ -489,7 +489,7 @@ class Front(Shown):
 
 
 @dataclass(frozen=True)
-class Entry(Brief):
+class BestOfRecipe(Brief):
     """The best plan of one recipe, or the reason why it has none."""
 
     recipe: str
@@ -526,7 +526,7 @@ class Comparison(Shown):
     model: ModelSpec
     system: SystemSpec
     workload: Training
-    entries: tuple[Entry, ...]
+    entries: tuple[BestOfRecipe, ...]
     command: str = ""
     version: str = ""
 
@@ -540,7 +540,7 @@ class Comparison(Shown):
         ]  # fmt: skip
 
     @property
-    def ours(self) -> Entry:
+    def ours(self) -> BestOfRecipe:
         """The plan with every choice free."""
         return self.entries[0]
 

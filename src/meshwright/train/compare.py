@@ -19,7 +19,7 @@ from meshwright.sharding.space import Choices
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
-from meshwright.train.answer import Candidate, Comparison, Entry
+from meshwright.train.answer import BestOfRecipe, Candidate, Comparison
 from meshwright.train.leading import CLOSED_FORM, Placer, lead, nothing_fits
 from meshwright.train.measured.factors import Factors
 from meshwright.train.question import check_fixed, make_problem, switched_on
@@ -165,7 +165,7 @@ def compare(
         for name in dict.fromkeys(names)
         for mapper in (recipes[name].mappers if is_placed else (Mapper.TMAP,))
     ]
-    entries: list[Entry] = []
+    entries: list[BestOfRecipe] = []
     try:
         for name, mapper in runs:
             mapped = replace(problem, mapper=mapper)
@@ -178,7 +178,7 @@ def compare(
     return Comparison(problem.model, problem.system, problem.workload, compared, command, version())
 
 
-def _beside(entry: Entry, ours: Candidate | None) -> Entry:
+def _beside(entry: BestOfRecipe, ours: Candidate | None) -> BestOfRecipe:
     """Return an entry with its step time over that of ours, where both have a plan."""
     if entry.best is None or ours is None:
         return entry
@@ -197,7 +197,7 @@ def _choices(recipe: Recipe, allowed: Mapping[str, Sequence[object]]) -> Choices
 def _entry(
     problem: Problem, placer: Placer, name: str, allowed: Mapping[str, Sequence[object]],
     progress: Progress | None, simplest: bool,
-) -> Entry:  # fmt: skip
+) -> BestOfRecipe:  # fmt: skip
     """Return the best plan of a recipe under one mapper.
 
     A recipe without a plan for all devices may leave some idle: :func:`_part`.
@@ -215,7 +215,7 @@ def _entry(
         except InfeasibleError as error:
             on = f"; on {part.system.num_devices} devices: " if why_none else ""
             why_none += f"{on}{error}"
-    return Entry(
+    return BestOfRecipe(
         recipe=name,
         title=recipe.title,
         source=recipe.source,

@@ -10,7 +10,7 @@ from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_server
 from meshwright.serve.passes import ServingProblem, price_passes
-from meshwright.serve.requests import Requests, Serving
+from meshwright.serve.requests import EqualRequests, Serving
 from meshwright.sharding.strategy import PlanOptions, make_strategy, stack
 from meshwright.spec.calibration import NEUTRAL
 from meshwright.spec.workload import Decode, SoftwareStack
@@ -36,7 +36,7 @@ def serving(system="1xH100", model="llama3-8b", server=GENERIC, constants=NEUTRA
 
 
 def asked(batch, prompt=1024, answer=256):
-    return Requests(*(np.array([float(v)]) for v in (prompt, answer, batch)))
+    return EqualRequests(*(np.array([float(v)]) for v in (prompt, answer, batch)))
 
 
 def pass_s(served, sequences, new, past):
@@ -132,7 +132,7 @@ def test_prompts_that_are_sent_at_once_fill_their_passes():
     one = serving(server=apart)
     one = replace(one, problem=replace(one.problem, server=apart))
     columns = (np.array([value]) for value in (64.0, 256.0, 256.0))
-    found = one.served(Requests(*columns, is_closed_loop=True, are_equal=True))
+    found = one.served(EqualRequests(*columns, is_closed_loop=True, are_equal=True))
     full_s, step_s = pass_s(one, 128, 64.0, 0.0), pass_s(one, 256, 1.0, 64.0 + 128.0)
     assert found.prompt_s[0] == pytest.approx(1.5 * full_s + step_s, rel=0.05)
     # One by one each of them would read all weights.
@@ -142,9 +142,9 @@ def test_prompts_that_are_sent_at_once_fill_their_passes():
 def test_columns_are_rows_one_by_one():
     one = serving()
     prompts, answers, batches = [128.0, 2048.0, 512.0], [128.0, 64.0, 512.0], [1.0, 16.0, 300.0]
-    together = one.served(Requests(*map(np.array, (prompts, answers, batches))))
+    together = one.served(EqualRequests(*map(np.array, (prompts, answers, batches))))
     for index, values in enumerate(zip(prompts, answers, batches, strict=True)):
-        alone = one.served(Requests(*(np.array([value]) for value in values)))
+        alone = one.served(EqualRequests(*(np.array([value]) for value in values)))
         for name in ("room", "at_once", "prompt_s", "step_s", "latency_s"):
             assert getattr(together, name)[index] == getattr(alone, name)[0]
 

@@ -13,7 +13,7 @@ from meshwright.catalog.workloads import load_server
 from meshwright.serve.answer import SERVING_FILE
 from meshwright.serve.passes import ServingProblem, price_passes
 from meshwright.serve.price import SERVING_TIME_PARTS, price_serving
-from meshwright.serve.requests import Requests, Serving
+from meshwright.serve.requests import EqualRequests, Serving
 from meshwright.serve.serve import serve
 from meshwright.sharding.strategy import PlanOptions, make_strategy, stack
 from meshwright.spec.workload import Decode, Prefill, SoftwareStack
@@ -49,7 +49,7 @@ def test_the_step_is_that_of_a_queue(degrees, groups):
         update={"most_sequences": 16 * groups, "most_pass_tokens": 10**6}
     )
     replica = Serving(problem(requests()), server, PLAIN, make_strategy(**degrees))
-    queue = replica.served(Requests(*(np.array([v]) for v in (2048.0, 256.0, np.inf))))
+    queue = replica.served(EqualRequests(*(np.array([v]) for v in (2048.0, 256.0, np.inf))))
     assert queue.at_once[0] == 16 * groups
     found = priced(requests(), groups=groups, micro_batch_size=16, **degrees)
     assert found.latency_s[0] == pytest.approx(queue.step_s[0], rel=1e-12)

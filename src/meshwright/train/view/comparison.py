@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.base.units import format_seconds
-from meshwright.train.answer import Candidate, Comparison, Entry
+from meshwright.train.answer import BestOfRecipe, Candidate, Comparison
 from meshwright.train.view.plan import intervals, sentence
 from meshwright.train.words import plan_in_words, question_line
 from meshwright.view.drawn import ranked
@@ -42,7 +42,7 @@ def comparison_page(found: Comparison) -> Page:
     )
 
 
-Planned = list[tuple[Entry, Candidate]]
+Planned = list[tuple[BestOfRecipe, Candidate]]
 
 
 def _plans(found: Comparison) -> Planned:
@@ -51,7 +51,7 @@ def _plans(found: Comparison) -> Planned:
     return sorted(known, key=lambda pair: (pair[0] is not found.ours, pair[0].speedup_of_ours))
 
 
-def _against(entry: Entry) -> str:
+def _against(entry: BestOfRecipe) -> str:
     """Return the step time of a recipe relative to ours, in words."""
     times = entry.speedup_of_ours or 1.0
     return "as fast as ours" if abs(times - 1.0) < SAME else f"{times:.2f}x the time of ours"
