@@ -10,18 +10,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile
 
 from meshwright import api
 from meshwright.ask import questions as ask
+from meshwright.ask.declared import declared
+from meshwright.ask.stated import strategy_options, strategy_texts
 from meshwright.base.errors import Fault, SpecError
+from meshwright.base.units import format_bytes, format_seconds
 from meshwright.catalog.answer_file import plain_data
 from meshwright.explore.question import OPTIONS, Start, question_of
-
-if TYPE_CHECKING:
-    from meshwright.search.exhaustive import Counts, FastestCandidates, Progress
-    from meshwright.train.answer import Candidate, Plan
+from meshwright.search.exhaustive import Counts, FastestCandidates, Progress
+from meshwright.train.answer import Candidate, Plan
+from meshwright.train.plan_file import from_json, to_data
+from meshwright.train.view.plan import front_plot
+from meshwright.train.view.plan import side_by_side as parts
+from meshwright.train.writing import target_for
+from meshwright.view.drawn import drawn, drawn_page, drawn_section
+from meshwright.view.html import html_of
+from meshwright.wafer.chart import map_chart
+from meshwright.wafer.picture import draw
 
 Record = dict[str, Any]
 MOST_SIDE_BY_SIDE = 6
@@ -34,8 +43,6 @@ def estimate(options: Mapping[str, str], start: Start) -> Record:
 
 
 def _priced(options: Mapping[str, str], start: Start) -> Plan:
-    from meshwright.train.answer import Plan
-
     asked = question_of(ask.Estimate, options, start)
     found = api.estimate.answer(asked, _call("estimate", options))
     if not isinstance(found, Plan):
@@ -57,9 +64,6 @@ def search(options: Mapping[str, str], start: Start, progress: Progress) -> Reco
 
 def front(options: Mapping[str, str], start: Start, progress: Progress) -> Record:
     """Return the chart of the plans that none beats in time, memory, energy and money at once."""
-    from meshwright.train.view.plan import front_plot
-    from meshwright.view.drawn import drawn
-
     question = question_of(ask.Plan, options, start).but(pareto=True)
     found: Any = api.plan.answer(question, _call("plan", options, progress))
     asked = found.model, *_question(options, start)
@@ -72,19 +76,12 @@ def front(options: Mapping[str, str], start: Start, progress: Progress) -> Recor
 
 def _question(options: Mapping[str, str], start: Start) -> tuple[int, Any]:
     """Return the number of devices and the software of a question."""
-    from meshwright.ask.declared import declared
-
     asked = declared(question_of(ask.Strategy, options, start))
     return asked.system.num_alive, asked.workload.software
 
 
 def answer_record(found: Plan) -> Record:
     """Return a plan with the first screen of its report and the leading plans."""
-    from meshwright.ask.stated import strategy_texts
-    from meshwright.train.plan_file import to_data
-    from meshwright.train.writing import target_for
-    from meshwright.view.drawn import drawn_page
-
     asked = found.model, found.system.num_alive, found.workload.software
     return {
         "answer": to_data(found),
@@ -97,9 +94,6 @@ def answer_record(found: Plan) -> Record:
 
 def _entry(entry: Candidate, asked: tuple[Any, int, Any]) -> Record:
     """Return one plan of a list: its name, its price, and the options that state it."""
-    from meshwright.ask.stated import strategy_options
-    from meshwright.base.units import format_bytes, format_seconds
-
     price = entry.estimate
     return {
         "plan": entry.text,
@@ -113,8 +107,6 @@ def _entry(entry: Candidate, asked: tuple[Any, int, Any]) -> Record:
 
 def sections(text: str) -> Record:
     """Return the sections of the report of a plan: the part after the first screen."""
-    from meshwright.view.drawn import drawn_section
-
     plan = _plan(text)
     sections = plan.page(**api.line_of(plan)).sections
     return {"sections": [plain_data(drawn_section(section)) for section in sections]}
@@ -122,17 +114,12 @@ def sections(text: str) -> Record:
 
 def progress_record(counts: Counts, best: FastestCandidates, left_s: float) -> Record:
     """Return the progress of a search, in words."""
-    from meshwright.base.units import format_seconds
-
     found = format_seconds(float(best.times_s[0])) if len(best.times_s) else "none yet"
     return {"progress": f"{counts.total:,} plans covered, best {found}"}
 
 
 def side_by_side(questions: Sequence[Mapping[str, str]], start: Start) -> Record:
     """Return the parts of a page with plans beside each other."""
-    from meshwright.train.view.plan import side_by_side as parts
-    from meshwright.view.drawn import drawn
-
     if not 0 < len(questions) <= MOST_SIDE_BY_SIDE:
         raise SpecError(Fault("", f"{len(questions)} plans, expected 1 to {MOST_SIDE_BY_SIDE}"))
     plans = [_priced(options, start) for options in questions]
@@ -141,10 +128,6 @@ def side_by_side(questions: Sequence[Mapping[str, str]], start: Start) -> Record
 
 def picture(text: str, axis: str | None) -> Record:
     """Return the map of a plan on its grid, and the axes with groups that it can colour."""
-    from meshwright.catalog.answer_file import plain_data
-    from meshwright.wafer.chart import map_chart
-    from meshwright.wafer.picture import draw
-
     plan = _plan(text)
     axes = plan.best.placement.axes if plan.best.placement else ()
     return {"part": plain_data(map_chart(draw(plan, axis))), "axes": list(axes)}
@@ -152,8 +135,6 @@ def picture(text: str, axis: str | None) -> Record:
 
 def report(text: str) -> str:
     """Return the report of a plan as HTML."""
-    from meshwright.view.html import html_of
-
     plan = _plan(text)
     return html_of(plan.page(**api.beside(plan)))
 
@@ -170,8 +151,6 @@ def export(text: str, target: str) -> bytes:
 
 
 def _plan(text: str) -> Plan:
-    from meshwright.train.plan_file import from_json
-
     return from_json(text)
 
 

@@ -9,14 +9,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
+from meshwright.ask.declared import declared as declarations
 from meshwright.ask.questions import Explore, Fixed, Strategy
 from meshwright.ask.record import Option, Question
+from meshwright.ask.stated import strategy_options
 from meshwright.base.errors import Fault, SpecError
-
-if TYPE_CHECKING:
-    from meshwright.train.answer import Plan
+from meshwright.catalog.frameworks import framework_names
+from meshwright.catalog.huggingface.quantization import USUAL
+from meshwright.catalog.models import model_names
+from meshwright.catalog.networks import networks
+from meshwright.catalog.systems import chip_names, comes_in, system_names
+from meshwright.catalog.workloads import optimizer_names
+from meshwright.frameworks.registry import exporters
+from meshwright.spec.system import DType
+from meshwright.spec.workload import BatchRamp
+from meshwright.train.answer import Plan
+from meshwright.train.plan_file import load
 
 OPTIONS: Mapping[str, Option] = {
     name: option for name, option in Strategy.options.items()
@@ -55,8 +65,6 @@ def start_of(asked: Explore) -> Start:
     if idle := sorted(given.keys() - {"model"}):
         faults = [Fault(OPTIONS[name].flag, "the plan file states this") for name in idle]
         raise SpecError(faults)
-    from meshwright.train.plan_file import load
-
     return start_of_plan(load(named))
 
 
@@ -78,8 +86,6 @@ def start_of_plan(plan: Plan) -> Start:
     }
     stated = {name: text for name, text in texts.items() if text} | options_of(plan, plan.best)
     start = Start(stated, declared)
-    from meshwright.ask.declared import declared as declarations
-
     if declarations(question_of(Strategy, stated, start)).workload == work:
         return start
     note = "options cannot say all of the software of this plan file: its habits are priced"
@@ -88,8 +94,6 @@ def start_of_plan(plan: Plan) -> Start:
 
 def _text_in(workload: Any, field: str) -> str:
     """Return the text of a field of a workload; empty where it is as usual."""
-    from meshwright.spec.workload import BatchRamp
-
     found = workload
     for name in field.split("."):
         default = type(found).model_fields[name].default if hasattr(found, name) else None
@@ -105,8 +109,6 @@ def _text_in(workload: Any, field: str) -> str:
 
 def options_of(plan: Plan, entry: Any) -> dict[str, str]:
     """Return the options that state the strategy of a candidate of a plan."""
-    from meshwright.ask.stated import strategy_options
-
     devices, software = plan.system.num_alive, plan.workload.software
     return strategy_options(entry.strategy, entry.plan_options, plan.model, devices, software)
 
@@ -156,8 +158,6 @@ def catalog(start: Start) -> dict[str, Any]:
         }
         for option in sorted(OPTIONS.values(), key=_place)
     ]
-    from meshwright.frameworks.registry import exporters
-
     targets = [
         {"name": name, "title": target.written} for name, target in exporters.items()
         if target.is_text
@@ -173,14 +173,6 @@ def _place(option: Option) -> int:
 
 def names_taken(start: Start) -> dict[str, list[str]]:
     """Return the names that options propose, from the catalog and from a plan file."""
-    from meshwright.catalog.frameworks import framework_names
-    from meshwright.catalog.huggingface.quantization import USUAL
-    from meshwright.catalog.models import model_names
-    from meshwright.catalog.networks import networks
-    from meshwright.catalog.systems import chip_names, comes_in, system_names
-    from meshwright.catalog.workloads import optimizer_names
-    from meshwright.spec.system import DType
-
     systems = [f"{size}x{chip}" for chip in chip_names() for size in SIZES if comes_in(chip, size)]
     found: dict[str, Sequence[str]] = {
         "model": model_names(), "on": [*systems, *system_names()], "network": list(networks()),
