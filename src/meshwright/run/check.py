@@ -149,7 +149,8 @@ def recorded(
 def wrong_passes(recorder: Recorder, mesh: Mesh) -> int:
     """Return the passes of streams whose sends are not those of the form, on this process.
 
-    Rounds, destinations and items are compared; and the elements that passed the process group.
+    Rounds, destinations and items are compared, the buffers that were in use with those of the
+    closed form, and the elements with those that passed the process group.
     """
     wrong = sum(_differs(made, mesh) for made in recorder.passes)
     noted = sum(elements for made in recorder.passes for _, elements in made.sends)
@@ -161,6 +162,9 @@ def _differs(made: StreamPass, mesh: Mesh) -> bool:
     rounds = enumerate_rounds(mesh.form_of(made.axis), axis.size)
     if made.is_reversed:
         rounds = reverse(rounds)
+    room = mesh.form_of(made.axis).buffers(float(axis.size)).with_incoming * rounds.num_parts
+    if made.most_held > room:
+        return True
     expected = sorted(send for send in rounds.sends if send.source == axis.index)
     return expected != sorted(send for send, _ in made.sends)
 

@@ -215,8 +215,6 @@ def _work(task: Task, rank: int, where: str, there: Any) -> None:
     except BaseException as error:
         with suppress(OSError):
             text = "".join(traceback.format_exception(error)[-1:]).strip()
-            if os.environ.get("MESHWRIGHT_TRACE"):
-                text = "".join(traceback.format_exception(error))
             there.send(f"failed: {text}")
         sys.exit(1)
 

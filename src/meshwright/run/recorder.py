@@ -37,6 +37,8 @@ class StreamPass(NamedTuple):
     is_reversed: bool
     sends: tuple[tuple[Send, int], ...]
     """Sends of the member, with the elements of each."""
+    most_held: int
+    """Items of others that the member held at once, arriving ones included; 0 on the way back."""
 
 
 class Said(NamedTuple):

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
-from meshwright.run.layers.attention import Place, attention
+from meshwright.run.layers.attention import attention
 from meshwright.run.layers.column import Column
 from meshwright.run.layers.elementwise import SplitNorm, gate, rotated
 from meshwright.run.layers.embedding import VocabularyEmbedding
 from meshwright.run.layers.experts import Bank, SplitExperts
+from meshwright.run.layers.pieces import Place
 from meshwright.run.layers.products import Product, Resident, SplitLinear, StreamedWeights
 from meshwright.run.layers.row import Row
 from meshwright.run.layers.streams import Stream

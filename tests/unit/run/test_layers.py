@@ -127,7 +127,7 @@ def forms_of(size):
 
 
 def is_right(axis, form):
-    """Return whether every item is right after a pass, and every sum on the way back."""
+    """Return whether items are right after a pass, sums on the way back, and buffers at most."""
     stream = Stream(axis, form)
     x = torch.arange(3.0 * axis.size * stream.num_parts)
     items = list(x.split(3))
@@ -140,6 +140,10 @@ def is_right(axis, form):
     number = axis.size * (axis.size + 1) // 2
     is_there = all(torch.equal(found[item], items[item]) for item in range(len(items)))
     pairs = zip(sums, own, strict=True)
+    held = torch.tensor(axis.recorder.passes[-2].most_held)
+    dist.all_reduce(held, dist.ReduceOp.MAX)
+    room = form.buffers(float(axis.size)).with_incoming * stream.num_parts
+    is_there = is_there and int(held) == room
     return is_there and all(torch.equal(total, item * number) for total, item in pairs)
 
 

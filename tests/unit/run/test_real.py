@@ -1,9 +1,12 @@
 """Plans run for real beside the dense model: losses, gradients, and every send."""
 
+import json
 import multiprocessing
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -13,10 +16,11 @@ from hand_made_plans import build
 
 from meshwright.base.errors import MeshwrightError, SpecError
 from meshwright.catalog.models import load_model
-from meshwright.run.real import execute
+from meshwright.run.real import execute, free_port
 from meshwright.run.scale import job_of, streamed
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.spec.choices import ContextKind, Recompute, ScheduleKind, Streamed, StreamForm
+from meshwright.train.plan_file import save
 
 INPUTS, WEIGHTS, BOTH = Streamed.INPUTS, Streamed.WEIGHTS, Streamed.BOTH
 DAILY = {
@@ -151,6 +155,27 @@ def test_wrong_processes_of_torchrun_are_named(monkeypatch):
         execute(build({"tp": 2}, {}, batch=16))
     assert [fault.path for fault in told.value.faults] == ["MASTER_PORT", "WORLD_SIZE"]
     assert "found 3, the plan as run has 2" in str(told.value)
+
+
+@pytest.mark.slow
+def test_torchrun_starts_the_same_run(tmp_path):
+    save(build({"dp_shard": 2}, {}, batch=16), tmp_path / "plan.json")
+    start = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--master-port",
+    ]
+    run = ["-m", "meshwright", "run", str(tmp_path / "plan.json"), "--check", "--json"]
+    done = subprocess.run(
+        [*start, str(free_port()), *run], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["is_right"]
+    assert found["num_processes"] == 2
 
 
 def test_what_cannot_be_run_is_refused_at_once():

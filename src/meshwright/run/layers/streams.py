@@ -31,16 +31,13 @@ def cuts(length: int, num_members: int, num_parts: int = 1) -> Cuts:
     >>> cuts(10, 4)
     [(0, 3), (3, 6), (6, 8), (8, 10)]
     """
-    bounds = [0]
-    for member in torch.arange(length).tensor_split(num_members):
-        bounds += [bounds[-1] + len(part) for part in _prefixes(member, num_parts)]
-    return list(pairwise(bounds))
+    members = _even(0, length, num_members)
+    return [part for start, stop in members for part in _even(start, stop, num_parts)]
 
 
-def _prefixes(member: Tensor, num_parts: int) -> list[Tensor]:
-    """Return the first 1, 2, ... parts of a sub-tensor together."""
-    parts = member.tensor_split(num_parts)
-    return [torch.cat(parts[: k + 1]) for k in range(num_parts)]
+def _even(start: int, stop: int, number: int) -> Cuts:
+    size, longer = divmod(stop - start, number)
+    return list(pairwise(start + k * size + min(k, longer) for k in range(number + 1)))
 
 
 @dataclass
@@ -79,6 +76,7 @@ class Stream:
         me = self.axis.index
         held = {me * self.num_parts + k: item for k, item in enumerate(own)}
         log: list[tuple[Send, int]] = []
+        most_held = 0
         for now, uses in enumerate(self.there.uses):
             # Communication, lines 6-9: relay what neighbours need next.
             pending, arriving = self._post(self.there, now, held, own[0], shapes, log)
@@ -86,9 +84,11 @@ class Stream:
             for item in uses[me]:
                 yield item, held[item]
             _wait(pending)
+            others = [item for item in held if item // self.num_parts != me]
+            most_held = max(most_held, len(others) + len(arriving))
             held |= dict(arriving)
             held = {item: t for item, t in held.items() if self._is_needed(item, now)}
-        self._note(CollectiveKind.ALL_GATHER, shapes, site, phase, log)
+        self._note(CollectiveKind.ALL_GATHER, shapes, site, phase, log, most_held)
 
     def scatter_sum(
         self, partial: Callable[[int], Tensor], like: Tensor, shapes: Sequence[Sequence[int]],
@@ -153,7 +153,7 @@ class Stream:
 
     def _note(
         self, kind: CollectiveKind, shapes: Sequence[Sequence[int]], site: str, phase: Phase,
-        log: list[tuple[Send, int]],
+        log: list[tuple[Send, int]], most_held: int = 0,
     ) -> None:  # fmt: skip
         """Record a pass: one streamed collective, and its sends."""
         if self.axis.size == 1:
@@ -161,7 +161,7 @@ class Stream:
         recorder, whole = self.axis.recorder, sum(torch.Size(shape).numel() for shape in shapes)
         recorder.add(kind, self.axis.name, site, phase, whole)
         is_reversed = kind is CollectiveKind.REDUCE_SCATTER
-        recorder.passes.append(StreamPass(self.axis.name, is_reversed, tuple(log)))
+        recorder.passes.append(StreamPass(self.axis.name, is_reversed, tuple(log), most_held))
 
 
 def _wait(pending: list[Any]) -> None:
