@@ -7,13 +7,14 @@ waits for nothing: names are those of the catalog at the time when it is written
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from meshwright.ask.questions import COMMANDS, FAMILIES
 from meshwright.ask.record import Option
 from meshwright.base.errors import UnknownNameError
 from meshwright.cli.main import show
+from meshwright.cli.show import SCHEMAS
 
 INSTALL = {
     "bash": "~/.local/share/bash-completion/completions/meshwright",
@@ -22,8 +23,6 @@ INSTALL = {
     "tcsh": "a file that ~/.cshrc sources",
 }
 """Place of the script in each shell."""
-USUAL_SIZES = (8, 64, 512)
-"""Proposed numbers of devices."""
 FILES = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f",
          "fish": "(__fish_complete_path (commandline -ct))"}  # fmt: skip
 
@@ -69,65 +68,31 @@ def whole_parser() -> argparse.ArgumentParser:
 
 def _complete(parser: argparse.ArgumentParser, option: Option) -> None:
     """Set the completion of an option."""
+    from meshwright.ask.names import LISTS, list_of
+
     (action,) = (action for action in parser._actions if action.dest == option.name)
-    kind = kind_of(option)
-    if option.choices or kind in LISTED:
-        action.choices = option.choices or names_of(kind)
-    elif kind:
-        action.complete = names_or_files(kind)  # type: ignore[attr-defined]
+    listed = list_of(option)
+    names = option.choices or OWN.get(option.name) or (tuple(LISTS[listed]()) if listed else ())
+    if names and option.name not in OR_FILES:
+        action.choices = names
+    elif names:
+        action.complete = names_or_files(listed, names)  # type: ignore[attr-defined]
     elif any(word in option.metavar for word in ("FILE", "FOLDER", ".json")):
         action.complete = FILES  # type: ignore[attr-defined]
 
 
-def names_or_files(kind: str) -> dict[str, object]:
+OWN = {"schema": tuple(SCHEMAS), "shell": tuple(INSTALL)}
+"""Names that only the command line takes."""
+OR_FILES = ("model", "speculative_model", "chip", "system", "on", "graph")
+"""Options that take a file in place of a name."""
+
+
+def names_or_files(listed: str, names: Sequence[str]) -> dict[str, object]:
     """Return the completion of a name of the catalog, or of a file in its place, in each shell."""
-    words, function = " ".join(names_of(kind)), f"_meshwright_{kind}"
+    words, function = " ".join(names), f"_meshwright_{listed}"
     bash = f'compgen -W "{words}" -- "$1"; compgen -f -- "$1"'
-    zsh = f"_alternative 'names:{kind}:({words})' 'files:file:_files'"
+    zsh = f"_alternative 'names:{listed}:({words})' 'files:file:_files'"
     return {
         "bash": function, "zsh": function, "tcsh": f"({words})", "fish": f"{words} {FILES['fish']}",
         "preamble": {"bash": f"{function}() {{ {bash}; }}", "zsh": f"{function}() {{ {zsh} }}"},
     }  # fmt: skip
-
-
-KINDS = {
-    "model": "model", "speculative_model": "model", "chip": "chip", "system": "system",
-    "framework": "framework", "server": "server", "optimizer": "optimizer", "graph": "graph",
-    "schema": "schema", "shell": "shell", "target": "target", "walk": "walk", "form": "form",
-}  # fmt: skip
-"""Kinds of names of options with files of the catalog, or a registry, behind them."""
-LISTED = ("framework", "server", "optimizer", "schema", "shell", "target", "walk", "form")
-"""Kinds with names only; other kinds take a file as well."""
-
-
-def kind_of(option: Option) -> str:
-    """Return the kind of names that an option takes; empty where nothing lists its values."""
-    if option.name == "on":
-        return "chip" if option.metavar == "CHIP" else "system"
-    return KINDS.get(option.name, "")
-
-
-def names_of(kind: str) -> Sequence[str]:
-    """Return the names of one kind."""
-    from meshwright.catalog.frameworks import framework_names
-    from meshwright.catalog.graphs.files import graph_names
-    from meshwright.catalog.models import model_names
-    from meshwright.catalog.systems import chip_names, system_names
-    from meshwright.catalog.workloads import optimizer_names, server_names
-    from meshwright.cli.show import SCHEMAS
-    from meshwright.frameworks.programs.servers import SERVERS
-    from meshwright.frameworks.registry import exporters
-    from meshwright.show.walks.named import walk_names
-    from meshwright.streams.forms import streams
-
-    if kind == "system":
-        sized = [f"{size}x{chip}" for chip in chip_names() for size in USUAL_SIZES]
-        return [*system_names(), *sized]
-    listed: Mapping[str, Callable[[], Sequence[str]]] = {
-        "model": model_names, "chip": chip_names, "framework": framework_names,
-        "server": server_names, "optimizer": optimizer_names, "graph": graph_names,
-        "schema": lambda: tuple(SCHEMAS), "shell": lambda: tuple(INSTALL),
-        "target": lambda: (*exporters, *SERVERS), "walk": lambda: tuple(walk_names()),
-        "form": lambda: tuple(streams),
-    }  # fmt: skip
-    return listed[kind]()

@@ -9,21 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 from meshwright.ask.declared import declared as declarations
+from meshwright.ask.names import LISTS, list_of
 from meshwright.ask.questions import Explore, Fixed, Strategy
 from meshwright.ask.record import Option, Question
 from meshwright.ask.stated import strategy_options
 from meshwright.base.errors import Fault, SpecError
-from meshwright.catalog.frameworks import framework_names
-from meshwright.catalog.huggingface.quantization import USUAL
-from meshwright.catalog.models import model_names
-from meshwright.catalog.networks import networks
-from meshwright.catalog.systems import chip_names, comes_in, system_names
-from meshwright.catalog.workloads import optimizer_names
 from meshwright.frameworks.registry import exporters
-from meshwright.spec.system import DType
 from meshwright.spec.workload import BatchRamp
 from meshwright.train.answer import Plan
 from meshwright.train.plan_file import load
@@ -38,8 +32,6 @@ FIRST = ("model", "on", "seq", "global_batch", "framework", "precision",
 """Options that the page shows at once; all others are one click away."""
 EXAMPLE = {"model": "llama3-70b", "on": "64xH100", "seq": "8k", "global_batch": "1024"}
 """The question of the page where none was given."""
-SIZES = (8, 64, 512, 4096)
-"""Proposed numbers of devices for each chip, where they are valid."""
 
 
 @dataclass(frozen=True)
@@ -173,12 +165,8 @@ def _place(option: Option) -> int:
 
 def names_taken(start: Start) -> dict[str, list[str]]:
     """Return the names that options propose, from the catalog and from a plan file."""
-    systems = [f"{size}x{chip}" for chip in chip_names() for size in SIZES if comes_in(chip, size)]
-    found: dict[str, Sequence[str]] = {
-        "model": model_names(), "on": [*systems, *system_names()], "network": list(networks()),
-        "framework": framework_names(), "optimizer": optimizer_names(),
-        "precision": get_args(DType), "weights": list(USUAL),
-    }  # fmt: skip
+    lists = {name: list_of(option) for name, option in OPTIONS.items()}
+    found = {name: list(LISTS[listed]()) for name, listed in lists.items() if listed}
     for option, name in start.declared:
         found[option] = [name, *(other for other in found[option] if other != name)]
-    return {option: list(names) for option, names in found.items()}
+    return found
