@@ -35,7 +35,7 @@ from meshwright.wafer.price import physical_network
 from meshwright.wafer.simulation import (
     COMPUTE,
     Exchanges,
-    Run,
+    LayerRun,
     StepWork,
     in_rounds,
     step_tasks,
@@ -209,7 +209,7 @@ def of_stages(
             (OperatorWork("forward", forward_s[stage] / chunks),),
             (OperatorWork("backward", backward_s[stage] / chunks, later_s=later_s),),
         )
-        return [[Run(passes, 1.0, 0.0)] for _ in range(chunks)]
+        return [[LayerRun(passes, 1.0, 0.0)] for _ in range(chunks)]
 
     work = StepWork(
         runs=[runs(stage) for stage in range(num_stages)],

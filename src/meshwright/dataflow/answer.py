@@ -13,7 +13,7 @@ from meshwright.base.units import format_bytes, format_seconds
 from meshwright.dataflow.layouts import TensorLayout, payload_bytes, splits_of
 from meshwright.dataflow.roofline import CalibratedSystem, fused_edges
 from meshwright.dataflow.sharding import GraphSharding
-from meshwright.dataflow.stages import Stage
+from meshwright.dataflow.stages import KernelStage
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, factors
 
@@ -89,7 +89,7 @@ class SplitPlan(GraphPlan):
 
     sharding: GraphSharding | None = None
     """Splits of one repetition; None where the graph is cut."""
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[KernelStage, ...] = ()
     """Stages of the graph, where the graph itself is cut."""
 
     @property

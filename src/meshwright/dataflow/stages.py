@@ -192,7 +192,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Stage:
+class KernelStage:
     """Kernels that share a group of devices."""
 
     kernels: tuple[int, ...]
@@ -218,7 +218,7 @@ class Stage:
 class Stages:
     """The best cut into a number of stages or fewer."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[KernelStage, ...]
     lower_bound: float
     """Lower bound of the slowest stage under any cut."""
     num_ideals: int
@@ -370,9 +370,9 @@ class _Cutting:
             self.parts[before, after] = Part(self.cuts, before, after)
         return self.parts[before, after]
 
-    def _way_back(self, values: list[dict[int, FloatArray]], number: int) -> list[Stage]:
+    def _way_back(self, values: list[dict[int, FloatArray]], number: int) -> list[KernelStage]:
         """Return the stages that reach the end in the best way."""
-        stages: list[Stage] = []
+        stages: list[KernelStage] = []
         after, layouts = self.ideals[-1], dict[int, int]()
         while number:
             target = float(values[number][after][tuple(layouts[t] for t in self.crossing[after])])
@@ -381,7 +381,7 @@ class _Cutting:
             at = [layouts[tensor] for tensor in part.tensors]
             sends = self._sends(self._axes(before, after))
             send = float(sends[tuple(layouts[t] for t in self._axes(before, after))])
-            stages.append(Stage(part.kernels, *part.best_ways(at), send))
+            stages.append(KernelStage(part.kernels, *part.best_ways(at), send))
             after, number = before, number - 1
         return stages[::-1]
 

@@ -209,7 +209,7 @@ def _rounds(
 
 
 @dataclass(frozen=True)
-class Run:
+class LayerRun:
     """Some equal layers, or an edge, that pass as one."""
 
     passes: PiecePasses
@@ -222,7 +222,7 @@ class Run:
 class StepWork:
     """Work of the stages of a pipeline in a step."""
 
-    runs: Sequence[Sequence[Sequence[Run]]]
+    runs: Sequence[Sequence[Sequence[LayerRun]]]
     """Runs of each stage and chunk, in the order of the forward pass."""
     tasks: Sequence[PassTask]
     """Passes of all stages, from the schedule."""
@@ -307,7 +307,7 @@ class _StepBuilder:
             if sent:
                 self._wait_for(self.exchanges.stages[stage], sent)
 
-    def _pass(self, task: PassTask, runs: Sequence[tuple[int, Run]]) -> None:
+    def _pass(self, task: PassTask, runs: Sequence[tuple[int, LayerRun]]) -> None:
         """Enumerate one pass of a micro-batch through the runs of a chunk."""
         overlaps_data, is_forward = self.work.overlaps_data, task.kind is TaskKind.FORWARD
         stage = task.stage
@@ -330,7 +330,7 @@ class _StepBuilder:
                 self._data(sums, run, stage, share, [self.last])
             waits = []
 
-    def _run(self, kind: TaskKind, run: Run, stage: int, waits: Waits, at_end: Waits) -> None:
+    def _run(self, kind: TaskKind, run: LayerRun, stage: int, waits: Waits, at_end: Waits) -> None:
         """Enumerate one run in one direction; messages of ``at_end`` arrive before it ends."""
         devices = self.exchanges.stages[stage]
         self.begun[devices] = self.last[devices]
@@ -353,7 +353,7 @@ class _StepBuilder:
         if waits or at_end:
             self._wait_for(devices, waits + at_end)
 
-    def _seconds(self, compute_s: Num, run: Run, devices: IntArray) -> FloatArray:
+    def _seconds(self, compute_s: Num, run: LayerRun, devices: IntArray) -> FloatArray:
         """Return the seconds of the layers of a run on each device, in one operator [s]."""
         seconds: FloatArray = np.atleast_1d(compute_s)[self.work.speed[devices]] * run.num_layers
         return seconds
@@ -401,7 +401,7 @@ class _StepBuilder:
             received[pipelines[:, stage]] = done[pipelines[:, other]]
             self._wait_for(self.exchanges.stages[stage], [received])
 
-    def _share_of_first(self, run: Run) -> float:
+    def _share_of_first(self, run: LayerRun) -> float:
         """Return the share of the parameters of a run that it needs to begin or to end.
 
         Those of one layer, where the parameters of the others travel while it computes.
@@ -409,7 +409,7 @@ class _StepBuilder:
         return 1.0 / run.num_layers if self.work.overlaps_data else 1.0
 
     def _gather(
-        self, messages: Sequence[Message], run: Run, stage: int, after: Waits
+        self, messages: Sequence[Message], run: LayerRun, stage: int, after: Waits
     ) -> tuple[Waits, Waits]:
         """Return the parameters of the first layer of a run, and those of the others."""
         share = self._share_of_first(run)
@@ -423,7 +423,7 @@ class _StepBuilder:
         return (*self.work.after_backward, *last)
 
     def _data(
-        self, messages: Sequence[Message], run: Run, stage: int, share: float, after: Waits
+        self, messages: Sequence[Message], run: LayerRun, stage: int, share: float, after: Waits
     ) -> Waits:
         """Enumerate data-parallel messages of a part of a run: one after the other."""
         sent: Waits = []
@@ -634,22 +634,22 @@ def _extent(
 def _runs(
     problem: Problem, plan_options: PlanOptions, passes: Sequence[PiecePasses], stages: int,
     chunks: int, num_runs: int,
-) -> list[list[list[Run]]]:  # fmt: skip
+) -> list[list[list[LayerRun]]]:  # fmt: skip
     """Return the runs of each stage and chunk, edges included.
 
     The layers of a chunk are merged into at most ``num_runs`` runs of each kind.
     """
     pattern, num_kinds = problem.model.layer_pattern, len(problem.graph.layers)
     dealt = dealt_layers(pattern, num_kinds, stages * chunks, plan_options)
-    table: list[list[list[Run]]] = [[[] for _ in range(chunks)] for _ in range(stages)]
+    table: list[list[list[LayerRun]]] = [[[] for _ in range(chunks)] for _ in range(stages)]
     for number, layers in enumerate(dealt):
         chunk, stage = divmod(number, stages)
         of_stage = sum(map(len, dealt[stage::stages]))
         for part in np.array_split(layers, min(num_runs, len(layers))):
             for kind in np.unique(part).tolist():
                 count = float((part == kind).sum())
-                table[stage][chunk].append(Run(passes[kind], count, count / of_stage))
-    embedding, head = (Run(piece, 1.0, 0.0) for piece in passes[-2:])
+                table[stage][chunk].append(LayerRun(passes[kind], count, count / of_stage))
+    embedding, head = (LayerRun(piece, 1.0, 0.0) for piece in passes[-2:])
     table[0][0].insert(0, embedding)
     table[-1][-1].append(head)
     return table
