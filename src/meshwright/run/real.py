@@ -43,7 +43,7 @@ from meshwright.train.answer import Plan
 
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}
 HOST = "127.0.0.1"
-PATIENCE_S = 120.0
+PATIENCE_S = 600.0
 """Time after which a process no longer waits for the others [s]."""
 GRACE_S = 2.0
 """Time in which the first cause is looked for after a process has ended [s]."""
@@ -228,7 +228,8 @@ def _run(
     """Train as one process of a group; the first one returns the report."""
     torch.set_num_threads(1)
     device = torch.device("cpu")
-    if torch.cuda.is_available():
+    number = int(os.environ.get("LOCAL_WORLD_SIZE", task.job.num_processes))
+    if torch.cuda.device_count() >= number:  # a GPU for each process of this host
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)))
         torch.cuda.set_device(device)
     how = {"init_method": "env://"} if is_agent else {"init_method": where}

@@ -280,7 +280,7 @@ def _unit(module: nn.Module, mesh: Any, reshards: bool, unsharded: set[nn.Parame
 def _device_mesh(mesh: Mesh, shards: str) -> DeviceMesh | None:
     """Return the mesh over which FSDP shards, and replicates beside it; None: one rank."""
     axis, copies = mesh[shards], mesh["dp_replicate"]
-    kind = "cuda" if torch.cuda.is_available() else "cpu"
+    kind = mesh.device.type
     if axis.size == 1:
         return None
     if copies.size == 1:
