@@ -87,6 +87,8 @@ def _derived(
     """
     piece = LayerGraph(ops, 1, dict(sizes))
     calls, saved = derive_calls(piece, plan_options), saved_elements(piece, plan_options, keeping)
+    if keeping.keeps_gathered_inputs:
+        calls = tuple(c for c in calls if c.of_weight or not c.is_regather or c.axis != "tp")
     return DerivedShardings(calls, saved, layer_axes(piece, plan_options))
 
 
@@ -208,6 +210,7 @@ class ProblemOf(ABC, Generic[Work]):
             work.software.selective_recompute,
             matmul if is_cast else None,
             narrow_activation_inputs=work.software.narrow_activation_inputs,
+            keeps_gathered_inputs=work.software.keeps_gathered_inputs,
             freezes_weights=isinstance(work, Training) and work.optimizer.freezes_weights,
             **self._adapted,
         )

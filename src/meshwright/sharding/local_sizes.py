@@ -272,6 +272,8 @@ class CheckpointPolicy:
     """Bytes of a word of the cast inputs that products keep; None: they keep them as they are."""
     narrow_activation_inputs: bool = False
     """Activations of networks keep their inputs in 8 bits."""
+    keeps_gathered_inputs: bool = False
+    """Products keep inputs as they are while they run: gathered over tp."""
     freezes_weights: bool = False
     """Only products with adapters keep inputs: gradients of frozen weights are not computed."""
     adapted_regions: tuple[str, ...] = ("attention",)
@@ -290,7 +292,7 @@ def saved_elements(
     modules that the plan options name; or it keeps the input of the layer and the tensors that the
     plan options name, some of them on the host; or it keeps outputs of products: all of them, or
     every second one and the output of the core. Tensors are kept in their layout between operators:
-    a tensor gathered for an operator is gathered again.
+    a tensor gathered for an operator is gathered again, unless the software keeps it gathered.
 
     Source: Korthikanti et al. 2022, sections 4 and 5; torchtitan, docs/composability.md and
     ``_apply_ac_to_transformer_block``; MaxText, ``remat_policy: minimal`` and ``custom``.
@@ -322,8 +324,27 @@ def saved_elements(
             )
         ]
     unique = {tensor.name: (tensor, share) for tensor, share in kept}
-    return tuple(
-        SavedTensor(t, activation_sharding(t, plan_options).split, s) for t, s in unique.values()
+    whole = _gathered_inputs(layer, keeping)
+    found = []
+    for tensor, share in unique.values():
+        layout = activation_sharding(tensor, plan_options)
+        layout = layout.without("tp") if tensor.name.removesuffix(CAST) in whole else layout
+        found.append(SavedTensor(tensor, layout.split, share))
+    return tuple(found)
+
+
+def _gathered_inputs(layer: LayerGraph, keeping: CheckpointPolicy) -> frozenset[str]:
+    """Return the names of tensors that products keep gathered over tp: those of the stream.
+
+    With B sequences of S tokens, h wide, each is 2 B S h bytes in BF16, not 2 B S h / tp.
+    """
+    if not keeping.keeps_gathered_inputs:
+        return frozenset()
+    return frozenset(
+        tensor.name
+        for op in layer.ops
+        for tensor in op.saved
+        if op.kind is OpKind.MATMUL and op.contracted == ("hidden",)
     )
 
 

@@ -359,6 +359,13 @@ class SoftwareStack(Declaration):
     keeps_cast_inputs: bool = False
     """Products of cast operands keep the cast input for the backward pass, not the wider one, as
     Transformer Engine does."""
+    keeps_gathered_inputs: bool = False
+    """Products under sequence parallelism keep their gathered input for the backward pass;
+    otherwise they keep their part of it and gather again, as Megatron does.
+
+    Source: PyTorch, whose ``linear`` saves its input; torchtitan 0.3.0 and
+    ``torch.distributed.tensor.parallel`` gather in front of it, seen in dry runs of both.
+    """
     narrow_activation_inputs: bool = False
     """The input of the activation function is kept in 8 bits, and cast back for its backward pass.
 

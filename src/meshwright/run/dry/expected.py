@@ -14,7 +14,7 @@ from meshwright.cost.step import price_columns
 from meshwright.frameworks.launch import micro_batches
 from meshwright.graph.op import LayerGraph, Phase
 from meshwright.sharding.algebra import CollectiveCall
-from meshwright.sharding.derivation import derive_calls, stage_boundary_calls, sync_calls
+from meshwright.sharding.derivation import stage_boundary_calls, sync_calls
 from meshwright.sharding.local_sizes import degree_of, local_elements
 from meshwright.sharding.strategy import stack
 from meshwright.spec.collective import CollectiveKind
@@ -83,13 +83,16 @@ def _calls(
         for axis in ("tp", "cp", "dp_shard", "dp_replicate", "dp", "ep", "etp", "tatp")
         if getattr(strategy, axis) > 1
     }
-    of_layers = derive_calls(piece, replace(options, zero_stage=0), used)
-    inner = [c for c in of_layers if not (c.of_weight and c.axis.split("*")[0] in _DATA_AXES)]
-    active = set(used)
+    derived = dict(zip(map(id, problem.pieces), problem.derived_shardings(options), strict=True))
+    inner = [
+        c
+        for c in derived[id(piece)].calls
+        if not (c.of_weight and c.axis.split("*")[0] in _DATA_AXES) and used & set(_parts(c.axis))
+    ]
     outer = [
         c
         for c in sync_calls(piece, options)
-        if c.axis.split("*")[0] in _DATA_AXES and active & set(_parts(c.axis))
+        if c.axis.split("*")[0] in _DATA_AXES and used & set(_parts(c.axis))
     ]
     for call in (*inner, *outer):
         if degree_of(call.axis, strategy, sizes) == 1:  # ranks that share no key head

@@ -1,0 +1,21 @@
+"""Inputs of products that stay gathered over tp for the backward pass, as PyTorch keeps them."""
+
+import meshwright as mw
+from meshwright.spec.collective import CollectiveKind
+
+
+def test_gathered_inputs_are_kept_whole_and_gathered_once():
+    options = {"tp": 2, "dp": 4, "mbs": 1, "seq": 4096, "global_batch": 4, "zero": 3}
+    plan = mw.fit("llama3-8b", on="8xH100", framework="fsdp", recompute="none", **options)
+    work = plan.workload
+    software = work.software.model_copy(update={"keeps_gathered_inputs": False})
+    parts = work.model_copy(update={"software": software})
+    halved = mw.fit("llama3-8b", on="8xH100", workload=parts, recompute="none", tp=2, dp=4, mbs=1,
+                    zero=3)  # fmt: skip
+    kept, less = (p.best.estimate.memory_parts_bytes["activations_bytes"] for p in (plan, halved))
+    # Two inputs of each of 32 layers: 4,096 tokens x 4,096 x 2 bytes, of which a half more.
+    assert kept - less == 32 * 2 * (4096 * 4096 * 2) / 2
+    layer = plan.problem.derived_shardings(plan.best.plan_options)[0]
+    gathers = [c for c in layer.calls if c.kind is CollectiveKind.ALL_GATHER and c.axis == "tp"]
+    # Two in front of products, and two of the gradients of their outputs.
+    assert len(gathers) == 4
