@@ -14,6 +14,12 @@ from meshwright.run.dry.expected import WORKING, expected_bytes, expected_messag
 from meshwright.run.dry.program import Ran, RankProgram
 from meshwright.run.dry.recorder import Category
 from meshwright.run.dry.refusals import check_dry
+from meshwright.run.dry.torchtitan import (
+    TorchtitanProgram,
+    is_of_torchtitan,
+    torchtitan_on_fake_tensors,
+    torchtitan_version,
+)
 from meshwright.train.answer import Plan
 
 Progress = Callable[[int, int], None]
@@ -39,7 +45,7 @@ def dry_run(plan: Plan, progress: Callable[[str, str], Progress | None] | None =
         plan=plan.best.text,
         model=plan.model.name,
         framework=plan.workload.software.framework,
-        program=f"PyTorch {torch.__version__}",
+        program=program_of(plan),
         num_ranks=int(plan.best.strategy.num_devices),
         capacity_bytes=plan.system.chip.main_memory.capacity_bytes,
         stages=tuple(ran),
@@ -53,6 +59,13 @@ _NOTE = (
 )
 
 
+def program_of(plan: Plan) -> str:
+    """Return what runs a plan dry, with its version."""
+    if is_of_torchtitan(plan):
+        return f"torchtitan {torchtitan_version()} on PyTorch {torch.__version__}"
+    return f"PyTorch {torch.__version__}"
+
+
 def stages_of(num_stages: int) -> list[int]:
     """Return the stages that differ: first, second, last."""
     return sorted({0, min(1, num_stages - 1), num_stages - 1})
@@ -61,8 +74,13 @@ def stages_of(num_stages: int) -> list[int]:
 def run_stage(plan: Plan, stage: int) -> RanStage:
     """Run one rank of a stage, and put the formulas beside what it did."""
     start = time.monotonic()
-    program = RankProgram(plan, stage)
-    ran = program.run()
+    if is_of_torchtitan(plan):
+        program: RankProgram = TorchtitanProgram(plan, stage)
+        with torchtitan_on_fake_tensors():
+            ran = program.run()
+    else:
+        program = RankProgram(plan, stage)
+        ran = program.run()
     layers = [at for chunk in program.layers_of_chunks for at in chunk]
     return RanStage(
         stage=stage,

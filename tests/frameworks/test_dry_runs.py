@@ -1,0 +1,51 @@
+"""torchtitan itself on fake ranks and tensors: what it sends is what is derived."""
+
+import json
+
+import pytest
+
+pytest.importorskip("torchtitan")
+import meshwright as mw
+from meshwright.run.dry.run import dry_run
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256,
+    "intermediate_size": 512, "num_attention_heads": 8, "num_key_value_heads": 4,
+    "num_hidden_layers": 2, "vocab_size": 1024, "tie_word_embeddings": False,
+    "max_position_embeddings": 4096,
+}  # fmt: skip
+
+
+@pytest.fixture
+def model(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIG))
+    return str(path)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_torchtitan_starts_and_sends_what_is_derived(model, recompute):
+    plan = mw.fit(model, on="8xH100", framework="torchtitan", tp=2, dp=4, zero=3, mbs=1, seq=128,
+                  global_batch=4, recompute=recompute)  # fmt: skip
+    found = dry_run(plan)
+    assert found.program.startswith("torchtitan 0.3")
+    moved = {(m.operation, m.axis, m.phase): m for m in found.stages[0].moved}
+    of_forward = [m for m in moved.values() if m.phase == "forward"]
+    assert len(of_forward) >= 4
+    assert all(m.is_equal for m in of_forward)
+    assert moved["reduce_scatter", "dp_shard", "backward"].is_equal
+    # The head keeps its gathered weights for the backward pass: "do not reshard the last layers".
+    gathers = moved["all_gather", "dp_shard", "backward"]
+    head = 2 * (1024 // 2 * 256 + 256)
+    assert gathers.derived_bytes - gathers.num_bytes == head
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_torchtitan_keeps_every_second_product(model):
+    plan = mw.fit(model, on="8xH100", framework="torchtitan", dp=8, zero=3, mbs=1, seq=128,
+                  global_batch=8, recompute="selective")  # fmt: skip
+    held = {part.category: part for part in dry_run(plan).stages[0].held}
+    kept = held["activations"]
+    ends = 3 * 2 * 128 * 256  # around the last norm, which the formula counts with the logits
+    assert kept.most_bytes == pytest.approx(kept.predicted_bytes + ends, rel=0.05)
