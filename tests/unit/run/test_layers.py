@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from meshwright.catalog.models import load_model
 from meshwright.graph.op import Phase
 from meshwright.run.layers.attention import attention
 from meshwright.run.layers.column import Column
@@ -23,6 +24,8 @@ from meshwright.run.mesh import Axis
 from meshwright.run.model import Linear, Norm, gated
 from meshwright.run.real import HOST, free_port
 from meshwright.run.recorder import Recorder
+from meshwright.show.walks.named import WalkQuestion, walk_of
+from meshwright.spec.choices import Streamed
 from meshwright.spec.model import ExpertSpec
 from meshwright.streams.forms import CycleStream, LineStream, RingStream
 
@@ -160,7 +163,7 @@ def work(rank, size, port, there):
             made, expected = case(axis)[:2]
             made.sum().backward()
         elements = [(str(c.phase), str(c.kind), n) for c, n in axis.recorder.elements.items()]
-        sends = [len(one.sends) for one in axis.recorder.passes]
+        sends = [[send for send, _ in one.sends] for one in axis.recorder.passes]
         found[case.__name__] = (float((made - expected).abs().max()), sorted(elements), sends)
     there.send(found)
     dist.destroy_process_group()
@@ -227,12 +230,23 @@ def test_streams_send_what_their_docstrings_say():
     )
     assert max(one[0] for one in (*weights, *inputs)) < 1e-12
     # Weights: 8 x 8 elements, three passes, N (N - 1) = 12 sends each. Inputs: 8 x 8, three too.
-    assert [sum(passes) for passes in zip(*(one[2] for one in weights), strict=True)] == [12] * 3
-    assert [sum(passes) for passes in zip(*(one[2] for one in inputs), strict=True)] == [12] * 3
+    for ranks in (weights, inputs):
+        assert [sum(map(len, passes)) for passes in zip(*(r[2] for r in ranks), strict=True)] == [
+            12
+        ] * 3
     assert weights[0][1] == [(FORWARD, "all_gather", 64), (INPUT, "all_gather", 64),
                              (WEIGHT, "reduce_scatter", 64)]  # fmt: skip
     assert inputs[0][1] == [(FORWARD, "all_gather", 64), (INPUT, "reduce_scatter", 64),
                             (WEIGHT, "all_gather", 64)]  # fmt: skip
+    question = WalkQuestion(
+        "tatp", (4,), load_model("gpt3-175b"), 2048, 0.0, "hold", Streamed.INPUTS
+    )
+    rounds = [frame for frame in walk_of(question).frames
+              if frame.phase == "forward" and frame.title.startswith("round")]  # fmt: skip
+    shown = {(turn, m.source, m.destination, m.parts[0])
+             for turn, frame in enumerate(rounds) for m in frame.messages}  # fmt: skip
+    assert {tuple(send) for one in inputs for send in one[2][0]} == shown
+    assert len(shown) == 12
 
 
 @pytest.mark.parametrize("kind", ["rms", "layer", "layer_unweighted"])

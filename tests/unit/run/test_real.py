@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 
 import pytest
 from executed_plans import assert_right
@@ -19,6 +20,7 @@ from meshwright.catalog.models import load_model
 from meshwright.run.real import execute, free_port
 from meshwright.run.scale import job_of, streamed
 from meshwright.sharding.strategy import PlanOptions, make_strategy
+from meshwright.show.walks.named import WalkQuestion, walk_of
 from meshwright.spec.choices import ContextKind, Recompute, ScheduleKind, Streamed, StreamForm
 from meshwright.train.plan_file import save
 
@@ -107,6 +109,21 @@ def test_experts_train_as_the_dense_model(name):
 def test_models_of_other_families(model, axis):
     """Tied embeddings, learned positions, biases, norms on heads and behind branches."""
     assert_right(run({axis: 2, "cp": 2}, {}, model))
+
+
+def test_a_real_step_makes_the_collectives_of_the_walk():
+    """Two layers, two micro-batches, two ranks; embedding and head add one or two each."""
+    model = load_model("llama3-8b")
+    walk = walk_of(WalkQuestion("tp-sp", (2,), model, 2048, 0.0, None, None))
+    drawn = Counter((one.phase, one.kind) for one in walk.exchanges if one.is_walked)
+    made = Counter()
+    for entry in run({"tp": 2}, {}, steps=1).sent:
+        phase = "forward" if entry.phase == "forward" else "backward"
+        made[phase, entry.kind.replace("_", "-")] += entry.calls
+    edges = {("forward", "all-gather"): 1, ("forward", "reduce-scatter"): 1,
+             ("backward", "all-gather"): 2, ("backward", "reduce-scatter"): 1}  # fmt: skip
+    for key, more in edges.items():
+        assert made[key] == 2 * 2 * (2 * drawn[key] + more)
 
 
 @pytest.mark.slow
