@@ -279,7 +279,7 @@ def _reasons(found: Explanation) -> Iterator[Tile]:
         text = ", ".join(f"{one.what} {one.faster_by_fraction:.1%} faster" for one in helps)
         yield Tile("What if the system were better?", text, section="change", label="hardware",
                    spare=2)  # fmt: skip
-    lacking = [why for why in found.why_not if not why.question.endswith("of the ranking")]
+    lacking = found.why_not[len(plan.runners_up) :]  # the ranking itself comes first
     rows = [(why.question, slower_in_words(why.slower_by_fraction), because_in_words(why, 1))
             for why in lacking]  # fmt: skip
     rows += [(name, "impossible", reason) for name, reason in found.not_possible.items()]
