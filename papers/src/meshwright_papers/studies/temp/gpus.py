@@ -7,7 +7,7 @@ from functools import cache
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.systems import load_system
 from meshwright.spec.system import SystemSpec
-from meshwright.train.answer import Entry
+from meshwright.train.answer import BestOfRecipe
 from meshwright.train.question import training
 from meshwright.wafer.training import compare
 from meshwright_papers.studies.drawing import Drawing
@@ -99,7 +99,7 @@ def _compared(case: str, system: SystemSpec, names: tuple[str, ...]) -> list[flo
     return [_fastest(entries, name) for name in names]
 
 
-def _fastest(entries: dict[str, Entry], name: str) -> float | None:
+def _fastest(entries: dict[str, BestOfRecipe], name: str) -> float | None:
     """Return the step time of a recipe, by whichever mapper it is fastest [s]."""
     times = [
         entry.best.estimate.step_time_s

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from meshwright.train.answer import Entry, Estimate
+from meshwright.train.answer import BestOfRecipe, Estimate
 from meshwright_papers.studies.drawing import Drawing
 from meshwright_papers.studies.study import (
     Claim,
@@ -58,7 +58,7 @@ COLUMNS = ("model", "system", "power_w", "compute_w", "hbm_w", "d2d_w", "idle_w"
            "tokens_per_j", "operations_w", "operations_tokens_per_j")  # fmt: skip
 SAVED_COLUMNS = ("system", "reading", "power_percent", "time_percent", "energy_percent",
                  *(f"{label.lower()}_points" for label in PARTS))  # fmt: skip
-Table14 = Mapping[str, Mapping[str, Entry]]
+Table14 = Mapping[str, Mapping[str, BestOfRecipe]]
 """Entries by case and system."""
 
 
@@ -76,14 +76,14 @@ SAVED_CHART = Drawing(
 )  # fmt: skip
 
 
-def power_w(entry: Entry, parts: Sequence[str] = ALL) -> float | None:
+def power_w(entry: BestOfRecipe, parts: Sequence[str] = ALL) -> float | None:
     """Return the mean power of a step, or of some of its parts [W]."""
     if entry.best is None or entry.best.estimate.energy_j is None:
         return None
     return _energy_j(entry.best.estimate, parts) / entry.best.estimate.step_time_s
 
 
-def tokens_per_j(entry: Entry, parts: Sequence[str] = ALL) -> float | None:
+def tokens_per_j(entry: BestOfRecipe, parts: Sequence[str] = ALL) -> float | None:
     """Return the tokens for each joule."""
     watts = power_w(entry, parts)
     return None if watts is None or entry.best is None else entry.best.estimate.tokens_per_s / watts

@@ -12,7 +12,7 @@ from functools import cache
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.catalog.calibration import UNCALIBRATED
-from meshwright.train.answer import Candidate, Entry
+from meshwright.train.answer import BestOfRecipe, Candidate
 from meshwright.wafer.training import compare
 from meshwright_papers.studies.drawing import Drawing
 from meshwright_papers.studies.study import (
@@ -107,7 +107,7 @@ SETTINGS = (
 BASELINES_ALONE = f"baselines alone: {SIMPLEST.name}"
 """Our plans as elsewhere, over baselines of the simplest setting."""
 MODELS = ("GPT-3 6.7B", "Llama3 70B")
-Found = Mapping[str, Mapping[str, Entry]]
+Found = Mapping[str, Mapping[str, BestOfRecipe]]
 """Entries by model, then by system."""
 
 
@@ -130,7 +130,7 @@ GPU_CHART = Drawing(
 
 
 @cache
-def entries_under(case: Case, setting: Setting) -> Mapping[str, Entry]:
+def entries_under(case: Case, setting: Setting) -> Mapping[str, BestOfRecipe]:
     """Return the best plan of each system under a setting."""
     system = setting.machine.system()
     work = work_of(case, system)
@@ -223,7 +223,7 @@ class Indicator:
 
 
 def ratio_mean(
-    found: Found, over: str, under: str, value: Callable[[Entry], float | None]
+    found: Found, over: str, under: str, value: Callable[[BestOfRecipe], float | None]
 ) -> float | None:
     """Return the geometric mean over models of a figure of one system over that of another."""
     pairs = [(value(entries[over]), value(entries[under])) for entries in found.values()]

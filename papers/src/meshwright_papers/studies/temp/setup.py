@@ -13,7 +13,7 @@ from meshwright.catalog.systems import load_system
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import ChipSpec, SystemSpec
 from meshwright.spec.workload import Training
-from meshwright.train.answer import Comparison, Entry
+from meshwright.train.answer import BestOfRecipe, Comparison
 from meshwright.train.question import training
 from meshwright.wafer.training import compare
 
@@ -167,7 +167,7 @@ def compared(
     )
 
 
-def entries_of(found: Comparison) -> dict[str, Entry]:
+def entries_of(found: Comparison) -> dict[str, BestOfRecipe]:
     """Return the entries by recipe and mapper: ``megatron-3 gmap``."""
     names = {}
     for entry in found.entries:

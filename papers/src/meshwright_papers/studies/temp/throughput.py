@@ -12,7 +12,7 @@ from typing import Any
 from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.sharding.strategy import Strategy
-from meshwright.train.answer import Candidate, Entry
+from meshwright.train.answer import BestOfRecipe, Candidate
 from meshwright.train.question import training
 from meshwright.wafer.training import estimate
 from meshwright_papers.studies.drawing import Drawing
@@ -78,7 +78,7 @@ STEP_CHART = Drawing(
 )  # fmt: skip
 
 
-def collective_s(entry: Entry) -> float | None:
+def collective_s(entry: BestOfRecipe) -> float | None:
     """Return the communication of a step that shows [s]."""
     if entry.best is None:
         return None
@@ -86,12 +86,12 @@ def collective_s(entry: Entry) -> float | None:
     return sum(parts[name] for name in COLLECTIVES)
 
 
-def step_s(entry: Entry) -> float | None:
+def step_s(entry: BestOfRecipe) -> float | None:
     """Return the step time [s]."""
     return None if entry.best is None else entry.best.estimate.step_time_s
 
 
-def mean_ratio(table: Mapping[str, Mapping[str, Entry]], name: str) -> float | None:
+def mean_ratio(table: Mapping[str, Mapping[str, BestOfRecipe]], name: str) -> float | None:
     """Return the geometric mean over models of a baseline's step time over ours, where it fits."""
     ratios = [
         theirs / ours
@@ -166,7 +166,9 @@ def throughput(*, with_hbm: bool) -> StudyResult:
     )
 
 
-def found_under(reading: Setting, *, with_hbm: bool = True) -> Mapping[str, Mapping[str, Entry]]:
+def found_under(
+    reading: Setting, *, with_hbm: bool = True
+) -> Mapping[str, Mapping[str, BestOfRecipe]]:
     """Return the entries of each model by system; alternatives that are not published once."""
     recipes = (*BASELINES, *HONEST) if reading == SEARCHED else BASELINES
     return {
@@ -175,7 +177,9 @@ def found_under(reading: Setting, *, with_hbm: bool = True) -> Mapping[str, Mapp
     }
 
 
-def _row(case: str, reading: str, name: str, entries: Mapping[str, Entry]) -> tuple[object, ...]:
+def _row(
+    case: str, reading: str, name: str, entries: Mapping[str, BestOfRecipe]
+) -> tuple[object, ...]:
     entry, ours = entries[name], step_s(entries[OURS])
     theirs = step_s(entry)
     if entry.best is None or theirs is None or ours is None:
@@ -188,7 +192,7 @@ def _row(case: str, reading: str, name: str, entries: Mapping[str, Entry]) -> tu
     )  # fmt: skip
 
 
-def _speed_claims(found: Mapping[str, Mapping[str, Entry]]) -> list[Claim]:
+def _speed_claims(found: Mapping[str, Mapping[str, BestOfRecipe]]) -> list[Claim]:
     """Return the claims of the paper on speed, beside our figures."""
     means = {name: mean_ratio(found, name) for name in PUBLISHED_CUT}
     known = [value for value in means.values() if value is not None]
@@ -213,7 +217,7 @@ def _speed_claims(found: Mapping[str, Mapping[str, Entry]]) -> list[Claim]:
     return claims
 
 
-def memory_shares(table: Mapping[str, Mapping[str, Entry]]) -> dict[str, float]:
+def memory_shares(table: Mapping[str, Mapping[str, BestOfRecipe]]) -> dict[str, float]:
     """Return, by baseline, the mean over models of our memory over its own, where it fits."""
     found: dict[str, list[float]] = {}
     for entries in table.values():
@@ -226,7 +230,7 @@ def memory_shares(table: Mapping[str, Mapping[str, Entry]]) -> dict[str, float]:
     return {name: sum(shares) / len(shares) for name, shares in found.items()}
 
 
-def _memory_claims(found: Mapping[str, Mapping[str, Entry]]) -> list[Claim]:
+def _memory_claims(found: Mapping[str, Mapping[str, BestOfRecipe]]) -> list[Claim]:
     """Return the claims of the paper on memory, beside our figures."""
     shares = memory_shares(found)
     low, high = min(shares.values(), default=0.0), max(shares.values(), default=0.0)
@@ -260,7 +264,7 @@ def _memory_claims(found: Mapping[str, Mapping[str, Entry]]) -> list[Claim]:
 
 
 def _lines(
-    read: Mapping[Setting, Mapping[str, Mapping[str, Entry]]], claims: tuple[Claim, ...]
+    read: Mapping[Setting, Mapping[str, Mapping[str, BestOfRecipe]]], claims: tuple[Claim, ...]
 ) -> Iterator[str]:
     """Yield the figure as lines: times over ours, then the claims."""
     yield "step time over that of TEMP (its own in seconds); - where nothing fits"
@@ -383,7 +387,7 @@ def _pair(name: str, recipe: str) -> tuple[Communication, Communication]:
 
 
 def savings(
-    found: Mapping[str, Mapping[str, Entry]], name: str
+    found: Mapping[str, Mapping[str, BestOfRecipe]], name: str
 ) -> tuple[float | None, float | None]:
     """Return the exposed communication saved [%], and the factor of the busy time of links."""
     pairs = [
@@ -402,7 +406,7 @@ def saved(pairs: list[tuple[Communication, Communication]]) -> float | None:
     return 100.0 * sum(cuts) / len(cuts) if cuts else None
 
 
-def least_shown_s(found: Mapping[str, Mapping[str, Entry]], name: str) -> float | None:
+def least_shown_s(found: Mapping[str, Mapping[str, BestOfRecipe]], name: str) -> float | None:
     """Return the least communication that a plan of a system shows, over models [s]."""
     sent = [communication(entries[name].best) for entries in found.values()]
     return min((one.shown_s for one in sent if one is not None), default=None)
@@ -485,7 +489,7 @@ class Ablation:
         )
 
 
-def _steps(found: Mapping[str, Mapping[str, Entry]]) -> list[tuple[Any, ...]]:
+def _steps(found: Mapping[str, Mapping[str, BestOfRecipe]]) -> list[tuple[Any, ...]]:
     """Return by model the times of the three systems, and the gain of each step."""
     return [
         (case, *(step_s(entries[name]) for name in ("fsdp smap", f"{OURS} smap", OURS)),

@@ -8,7 +8,7 @@ from functools import cache
 
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.spec.model import ModelSpec
-from meshwright.train.answer import Comparison, Entry
+from meshwright.train.answer import BestOfRecipe, Comparison
 from meshwright.train.question import training
 from meshwright.wafer.training import compare
 from meshwright_papers.studies.drawing import Drawing
@@ -77,12 +77,12 @@ SETUPS = (
 )
 
 
-def bubble_s(entry: Entry) -> float | None:
+def bubble_s(entry: BestOfRecipe) -> float | None:
     """Return the seconds of a step in which stages wait for each other [s]."""
     return None if entry.best is None else entry.best.estimate.time_parts_s["bubble_s"]
 
 
-def bubble_share(entry: Entry) -> float | None:
+def bubble_share(entry: BestOfRecipe) -> float | None:
     """Return the share of a step in which stages wait for each other."""
     waiting_s = bubble_s(entry)
     if entry.best is None or waiting_s is None:
@@ -113,7 +113,7 @@ def compared_on(setup: Wafers, reading: Setting = SEARCHED) -> Comparison:
     )  # fmt: skip
 
 
-def system_name(entry: Entry) -> str:
+def system_name(entry: BestOfRecipe) -> str:
     """Return a recipe with who placed it, where it was placed."""
     return f"{entry.recipe} {entry.mapper}" if entry.mapper else entry.recipe
 
@@ -166,7 +166,7 @@ def _rows(setup: Wafers, reading: Setting) -> Iterator[tuple[object, ...]]:
 
 
 def _of_system(
-    name: str, reading: Setting, read: Callable[[Entry], float | None]
+    name: str, reading: Setting, read: Callable[[BestOfRecipe], float | None]
 ) -> tuple[list[tuple[float, float]], int]:
     """Return a quantity of ours and of a system on each set of wafers; and in how many it has 0."""
     pairs, num_without = [], 0
@@ -203,7 +203,11 @@ def _claims(reading: Setting) -> tuple[Claim, ...]:
 
 
 def _saved_claim(
-    what: str, name: str, published: float, read: Callable[[Entry], float | None], reading: Setting
+    what: str,
+    name: str,
+    published: float,
+    read: Callable[[BestOfRecipe], float | None],
+    reading: Setting,
 ) -> Claim:
     """Return the mean share of a time that is saved against one baseline, beside the paper's."""
     pairs, num_without = _of_system(name, reading, read)
