@@ -823,8 +823,8 @@ def export(asked: ask.Export, call: Call) -> dict[str, str] | list[Path]:
     from meshwright.frameworks.registry import export as write
     from meshwright.frameworks.registry import exporters, rendered
 
-    titles = {name: exporters[name].written for name in sorted(exporters)}
-    titles |= {name: command.written for name, command in SERVERS.items()}
+    titles = {name: exporters[name].table.written for name in sorted(exporters)}
+    titles |= {name: command.table.written for name, command in SERVERS.items()}
     if asked.plan is None:
         return titles
     if asked.target is None:
@@ -835,7 +835,7 @@ def export(asked: ask.Export, call: Call) -> dict[str, str] | list[Path]:
         raise UnknownNameError("export target", asked.target, titles)
     exporter = exporters[asked.target]
     if asked.print and not exporter.is_text:
-        raise UsageError(f"{exporter.written} are not text: --out FOLDER")
+        raise UsageError(f"{exporter.table.written} are not text: --out FOLDER")
     found = _plan_of(asked.plan)
     if asked.print:
         return {

@@ -47,4 +47,4 @@ def test_every_framework_that_is_written_for_is_read():
 @pytest.mark.parametrize(("name", "wheel"), WHEELS.items())
 def test_the_stated_version_is_the_one_that_reads(name, wheel):
     major_and_minor = ".".join(version(wheel).split(".")[:2])
-    assert f" {major_and_minor}" in exporters[TARGETS[name]].written
+    assert f" {major_and_minor}" in exporters[TARGETS[name]].table.written

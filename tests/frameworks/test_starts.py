@@ -89,7 +89,7 @@ def rows(name, folder):
         if "num_params" in answer:
             said = f"{said or 'one rank'}; {answer['num_params']:,} parameters"
         said = answer["error"].splitlines()[-1] if "error" in answer else said or "one rank"
-        title = exporters[TARGETS[name]].written
+        title = exporters[TARGETS[name]].table.written
         yield f"| {title} | {model} | {system} | `{plan.best.text}` | {said} |\n"
 
 

@@ -151,7 +151,7 @@ def catalog(start: Start) -> dict[str, Any]:
         for option in sorted(OPTIONS.values(), key=_place)
     ]
     targets = [
-        {"name": name, "title": target.written} for name, target in exporters.items()
+        {"name": name, "title": target.table.written} for name, target in exporters.items()
         if target.is_text
     ]  # fmt: skip
     return {"options": listed, "start": dict(start.options), "notes": list(start.notes),

@@ -36,21 +36,6 @@ class LaunchFiles:
         """The options of the program."""
         return load_table(self.table_name)
 
-    @cached_property
-    def title(self) -> str:
-        """Name of the program whose files are read."""
-        return self.table.title
-
-    @cached_property
-    def written(self) -> str:
-        """Name of the program whose files are written, with the version of the names."""
-        return self.table.written
-
-    @cached_property
-    def ignored(self) -> tuple[str, ...]:
-        """Names, or patterns of names, of options that change no price."""
-        return self.table.ignored
-
     def starts(self, launch: Launch, given: Given) -> bool:
         """Return whether a command is this program."""
         words = {f"@word.{place}": word for place, word in enumerate(launch.words)}
@@ -63,7 +48,7 @@ class LaunchFiles:
 
     def read(self, given: Given, setting: JobContext) -> tuple[str, Options]:
         """Return the framework, and options of this program; faults are kept in ``given``."""
-        raise SpecError(Fault("", f"files of {self.title} are written, not read"))
+        raise SpecError(Fault("", f"files of {self.table.title} are written, not read"))
 
     def refusals(self, plan: Plan) -> Sequence[Fault]:
         """Return everything of a plan that the files cannot express, with the nearest fix."""
@@ -71,7 +56,7 @@ class LaunchFiles:
 
     def render(self, plan: Plan) -> Files:
         """Return the files by name, for a plan that is not refused."""
-        raise UnsupportedError(f"files of {self.title} are read, not written")
+        raise UnsupportedError(f"files of {self.table.title} are read, not written")
 
 
 F = TypeVar("F", bound=LaunchFiles)

@@ -28,15 +28,15 @@ def rendered(plan: Plan, target: str, launcher: str | None = None) -> Files:
     UnsupportedError
         When the target cannot express the plan; names everything that it cannot.
     """
-    exporter = exporters[target]
+    exporter, title = exporters[target], exporters[target].table.written
     faults = refusals(plan, target)
     if faults:
         lines = "\n".join(f"  - {fault}" for fault in faults)
-        raise UnsupportedError(f"{exporter.written} cannot express this plan\n{lines}", faults)
+        raise UnsupportedError(f"{title} cannot express this plan\n{lines}", faults)
     if launcher is None:
         return exporter.render(plan)
     if not exporter.is_text:
-        raise UnsupportedError(f"--launcher {launcher} starts scripts; {exporter.written} are none")
+        raise UnsupportedError(f"--launcher {launcher} starts scripts; {title} are none")
     texts = {name: str(text) for name, text in exporter.render(plan).items()}
     return with_launcher(plan, texts, launcher)
 

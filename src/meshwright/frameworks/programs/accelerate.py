@@ -35,7 +35,7 @@ class AccelerateFiles(LaunchFiles):
         """Return the script and the configuration."""
         recomputes = plan.best.plan_options.recompute is Recompute.FULL
         options = trainer_options(plan, recomputes=recomputes and not _is_sharded(plan))
-        comments = header(plan, self.written, notes(plan, FILE_NAME))
+        comments = header(plan, self.table.written, notes(plan, FILE_NAME))
         program = [*_launch_words(plan), program_of(plan)]
         script = shell_script(comments, ['cd "$(dirname "$0")"'], program, options)
         return {FILE_NAME: script, CONFIG_NAME: yaml.safe_dump(_config(plan), sort_keys=False)}

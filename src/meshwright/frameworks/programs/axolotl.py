@@ -108,7 +108,7 @@ class Axolotl(Transformers):
             "add what a plan does not hold (weights, data), then start it" + hosts + " with",
             f"  axolotl train {FILE_NAME} --nproc_per_node {launch.devices_per_host}",
         )
-        comments = "\n".join(header(plan, self.written, notes))
+        comments = "\n".join(header(plan, self.table.written, notes))
         text = yaml.safe_dump(dict(_settings(plan)), sort_keys=False)
         return {FILE_NAME: f"{comments}\n{text}"}
 

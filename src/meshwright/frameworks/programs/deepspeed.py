@@ -50,7 +50,7 @@ class DeepSpeedFiles(LaunchFiles):
             ("--deepspeed", CONFIG_NAME),
             *trainer_options(plan, recomputes=recomputes),
         ]
-        comments = header(plan, self.written, notes(plan, FILE_NAME))
+        comments = header(plan, self.table.written, notes(plan, FILE_NAME))
         program = [*torchrun_words(plan), program_of(plan)]
         script = shell_script(comments, _variables(plan), program, options)
         return {FILE_NAME: script, CONFIG_NAME: json.dumps(_config(plan), indent=2) + "\n"}

@@ -65,7 +65,7 @@ class Fsdp(LaunchFiles):
         notes = [f"start on each host: {start}", *_notes(plan)]
         words = _in_parts(plan)
         parts = [PARTS[name].substitute(words) for name in _parts(plan)]
-        head = ["#!/usr/bin/env python3", *header(plan, self.written, notes), ""]
+        head = ["#!/usr/bin/env python3", *header(plan, self.table.written, notes), ""]
         body = "\n\n".join([PARTS["imports"].substitute() + self._constants(plan), *parts])
         return {FILE_NAME: "\n".join(head) + "\n" + body}
 

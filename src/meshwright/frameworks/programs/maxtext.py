@@ -107,7 +107,7 @@ class MaxText(LaunchFiles):
         written = [*self.table.write(_words(plan)), *_mesh(plan).items(), *_policy(plan).items()]
         own = [(f"{key}={value}",) for key, value in model_keys(plan.model).items()]
         options = [*own, *assigned(written)]
-        comments = header(plan, self.written, notes)
+        comments = header(plan, self.table.written, notes)
         program = ["python3", "-m", PROGRAM]
         return {FILE_NAME: shell_script(comments, _variables(plan), program, options)}
 

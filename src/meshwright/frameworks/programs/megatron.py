@@ -157,7 +157,7 @@ class Megatron(LaunchFiles):
             "add what a plan does not hold (data, learning rate, rotary base, epsilon), as in",
             f"  {FILE_NAME} --mock-data --tokenizer-type NullTokenizer --lr 1e-4 --train-iters 50",
         )
-        comments = header(plan, self.written, notes)
+        comments = header(plan, self.table.written, notes)
         program = [*torchrun_words(plan), "pretrain_gpt.py"]
         script = shell_script(comments, variables(plan), program, arguments(plan))
         return {FILE_NAME: script}

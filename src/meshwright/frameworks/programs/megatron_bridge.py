@@ -56,7 +56,7 @@ class BridgeOverrides(LaunchFiles):
         )
         frozen = "name the frozen weights: checkpoint.pretrained_checkpoint=FOLDER"
         own = () if adapters_of(plan) is None else (frozen,)
-        comments = header(plan, self.written, (*notes, *own))
+        comments = header(plan, self.table.written, (*notes, *own))
         program = [*torchrun_words(plan), "run_recipe.py"]
         recipe = bridge_recipe(plan.model)
         options: list[Words] = [("--recipe", recipe)]

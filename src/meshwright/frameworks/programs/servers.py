@@ -361,7 +361,7 @@ def served(plan: ServingPlan | DisaggregatedPlan, name: str) -> dict[str, str]:
         ("decode", plan.best.decode, plan.workload),
     ):
         if role not in SERVERS[name].roles:
-            title = SERVERS[name].written
+            title = SERVERS[name].table.written
             raise UnsupportedError(f"{title}: prefill and decode apart are not written")
         worker = ServingPlan(
             plan.model, plan.system, work, plan.calibration, plan.server, "throughput",
@@ -376,21 +376,21 @@ def _script(
     plan: ServingPlan, name: str, replicas: int, role: str = "", more: Words = ()
 ) -> str:  # fmt: skip
     """Return the script that starts one replica, of a role where prefill and decode are apart."""
-    command = SERVERS[name]
+    command, title = SERVERS[name], SERVERS[name].table.written
     launches = load_server(name).launches
     assert launches is not None  # of each server that is written
     faults = serving_faults(launches, plan.model, plan.system, plan.best.strategy)
     faults += server_faults(launches, plan.system, plan.workload)
     if faults:
         listed = "\n".join(f"  - {fault}" for fault in faults)
-        raise UnsupportedError(f"{command.written} cannot express this plan\n{listed}", faults)
+        raise UnsupportedError(f"{title} cannot express this plan\n{listed}", faults)
     drafts = plan.workload.speculation if isinstance(plan.workload, Decode) else None
     if drafts is not None and (drafts.draft is not None or not command.drafts):
-        raise UnsupportedError(f"{command.written}: drafts are not written, but for mtp of vLLM")
+        raise UnsupportedError(f"{title}: drafts are not written, but for mtp of vLLM")
     best, devices, hosts = plan.best, _devices(plan), _hosts(plan)
     where = f"{devices} devices of one host" if hosts == 1 else f"each of {hosts} hosts"
     comments = [
-        f"{command.written}, written by meshwright {plan.version}".rstrip(),
+        f"{title}, written by meshwright {plan.version}".rstrip(),
         f"model: {plan.model.name}",
         f"system: {plan.system.name} ({plan.system.num_devices} x {plan.system.chip.name})",
         f"plan: {best.text}",

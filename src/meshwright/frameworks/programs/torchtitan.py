@@ -112,7 +112,7 @@ class Torchtitan(LaunchFiles):
             *_spelled(self.table.write(_words(plan))),
         ]
         recompute = (f"activation-checkpoint:{plan.best.plan_options.recompute}",)
-        comments = header(plan, self.written, list(_notes(plan)))
+        comments = header(plan, self.table.written, list(_notes(plan)))
         program = [*torchrun_words(plan), "-m torchtitan.train"]
         variables = [OWN_PATH] if own else []
         if plan.workload.precision.matmul == "tf32":

@@ -124,7 +124,7 @@ class Torchtune(LaunchFiles):
         fields = [(f"{name}={value}",) for name, value in self.table.write(words)]
         options = [("--config", self.configs()[plan.model.name]), *fields]
         program = ["tune", "run", *host_words(plan), RECIPE]
-        script = shell_script(header(plan, self.written, notes), (), program, options)
+        script = shell_script(header(plan, self.table.written, notes), (), program, options)
         return {"torchtune.sh": script}
 
 

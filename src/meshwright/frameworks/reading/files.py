@@ -162,7 +162,7 @@ def _identity(launch: Launch, files: _Files) -> tuple[object, ...]:
     """Return a key that differs between jobs: the program, and the options that are read."""
     given, loose = _options_of(launch, files)
     reader = readers[_reader_of(launch, given) or ""]
-    is_ignored = any_of(reader.ignored).match
+    is_ignored = any_of(reader.table.ignored).match
     stated = [(canonical(one.option), str(one.value)) for one in given.statements]
     options = sorted(pair for pair in stated if not is_ignored(pair[0]))
     return launch.program, loose, tuple(options)
@@ -296,7 +296,7 @@ def _plain(tree: Tree) -> Options:
 
 
 def _known() -> str:
-    return "known: " + ", ".join(readers[name].title for name in readers)
+    return "known: " + ", ".join(readers[name].table.title for name in readers)
 
 
 def _setting(

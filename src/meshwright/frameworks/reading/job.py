@@ -110,7 +110,7 @@ def job_of(reader: LaunchFiles, given: Given, setting: JobContext, origin: str) 
         framework, options = reader.read(given, setting)
     except ValidationError as error:  # no model has these sizes
         raise SpecError([*given.faults, *faults_of(error)], origin=origin) from error
-    ignored = given.rest(reader.ignored)
+    ignored = given.rest(reader.table.ignored)
     if faults := list(dict.fromkeys(given.faults)):
         raise SpecError(faults, origin=origin)
     options = _settled({key: value for key, value in options.items() if value is not None})

@@ -20,7 +20,9 @@ _BATCH = ("global_batch", "micro_batch_size", "seq", "tokens", "batch", "context
 @view(ReadJob)
 def job_page(job: ReadJob) -> Page:
     """Return the page of a job."""
-    title = next((readers[name].title for name in readers if name == job.framework), job.framework)
+    title = next(
+        (readers[name].table.title for name in readers if name == job.framework), job.framework
+    )
     sections = (
         Section("read", "What was read?", _statements(job.read)),
         Section("ignored", "What changes no price?", _statements(job.ignored)),
