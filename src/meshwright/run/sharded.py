@@ -284,10 +284,12 @@ class SplitAttention(nn.Module):
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
         spec = self.spec
         query, key, value, *gate = self.qkv(x).split(self.sizes, dim=-1)
+        if spec.qk_norm == "full":
+            query, key = self.query_norm(query), self.key_norm(key)
         query, key = (part.unflatten(-1, (-1, spec.head_size)) for part in (query, key))
         # A part of the projection would keep all of it for the backward pass.
         value = value.contiguous().unflatten(-1, (-1, spec.value_head_size))
-        if spec.qk_norm != "none":
+        if spec.qk_norm in ("head", "unweighted"):
             query, key = self.query_norm(query), self.key_norm(key)
         if self.rotates:
             query, key = rotated(query, self.positions), rotated(key, self.positions)
