@@ -119,9 +119,13 @@ def refused(
     for is_met, field, message, fix in cases:
         if is_met:
             yield Fault(f"plan: {field}", message, fix)
+    splits = s.tp * s.tatp > 1
     for kind in model.layer_kinds:
+        if kind.parallel_residual and splits:
+            message = "branches side by side share one sum over tp, which no layer here makes"
+            yield Fault("plan: tp", message, "tp 1")
         attention = kind.attention
-        if attention is not None and attention.qk_norm == "full" and s.tp * s.tatp > 1:
+        if attention is not None and attention.qk_norm == "full" and splits:
             yield Fault("plan: tp", "norms over all heads at once are not split here", "tp 1")
 
 

@@ -104,10 +104,19 @@ def test_experts_train_as_the_dense_model(name):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "axis"),
-    [("gpt2-medium", "tp"), ("qwen3-8b", "tp"), ("gemma2-9b", "tp"), ("olmo2-7b", "dp_shard")],
+    [
+        ("gpt2-medium", "tp"),
+        ("qwen3-8b", "tp"),
+        ("gemma2-9b", "tp"),
+        ("olmo2-7b", "dp_shard"),
+        ("falcon-7b", "dp_shard"),
+        ("bloom-1.1b", "tp"),
+        ("glm4-32b-0414", "tp"),
+        ("qwen1.5-moe-a2.7b", "tp"),
+    ],
 )
 def test_models_of_other_families(model, axis):
-    """Tied embeddings, learned positions, biases, norms on heads and behind branches."""
+    """Tied embeddings, learned positions, biases, all norms, branches side by side, experts."""
     assert_right(run({axis: 2, "cp": 2}, {}, model))
 
 
