@@ -76,7 +76,7 @@ DECLARED = {
     "Operators": operators.OperatorPlan,
     "Operator option": operators.OperatorOption,
     "Operator run": operators.OperatorRun,
-    "Recipe": operators.Entry,
+    "Recipe": operators.BestOfRecipe,
     "Fault": Fault,
     "Serving plan": serving_plans.ServingPlan,
     "Errors of rows": RowsErrorRecord,
