@@ -1049,7 +1049,7 @@ def sweep(asked: ask.Sweep, call: Call) -> SweepAnswer:
     from meshwright.base.registry import version
     from meshwright.sweep.answer import SweepAnswer
     from meshwright.sweep.choice import choices, objective_of
-    from meshwright.sweep.questions import QUESTIONS, checked
+    from meshwright.sweep.questions import QUESTIONS, checked, results_of
     from meshwright.sweep.results import cells_of, records, sweep_csv
     from meshwright.sweep.run import Store, load_sweep, state_of_code
     from meshwright.sweep.run import run as run_points
@@ -1072,7 +1072,7 @@ def sweep(asked: ask.Sweep, call: Call) -> SweepAnswer:
         check_drawable()
     points, question = checked(stated), QUESTIONS[stated.ask]
     limits = asked.at_least or (), asked.at_most or ()
-    objective = objective_of(question.values, asked.least, asked.most, *limits)
+    objective = objective_of(results_of(stated.ask), asked.least, asked.most, *limits)
     with Store(asked.out) as store:
         swept = run_points(
             stated.ask, question.answer, points, store, version=state_of_code(),

@@ -5,8 +5,8 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from meshwright.sweep.systems import DimKind, NetworkDim
 from meshwright_papers.studies.dfmodel import trillion
+from meshwright_papers.studies.dfmodel.networks import DimKind, NetworkDim
 from meshwright_papers.studies.dfmodel.published_runs import (
     RUNS,
     best_fused,

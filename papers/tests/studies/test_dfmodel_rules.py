@@ -9,7 +9,7 @@ from meshwright.dataflow.fusion.question import FusionQuestion
 from meshwright.dataflow.price import ring_bytes
 from meshwright.dataflow.question import load_graph
 from meshwright.spec.collective import CollectiveKind
-from meshwright.sweep.systems import DimKind, NetworkDim
+from meshwright_papers.studies.dfmodel.networks import DimKind, NetworkDim
 from meshwright_papers.studies.dfmodel.peer_rules import DFMODEL, target_named
 from meshwright_papers.studies.dfmodel.rules import all_reduce_s, peer_passes_per_s, send_s
 from meshwright_papers.studies.dfmodel.workloads import gpt_layer

@@ -27,15 +27,16 @@ class Quantity:
 
 
 LESS = True
-PEER = "peer_passes_per_s"
-"""The only result that needs models of other authors."""
+BY_PEERS = ("price_units", "passes_per_s_per_price", "peer_passes_per_s")
+"""Results by rules of other authors, which another distribution registers in the entry points
+``meshwright.peer_models``."""
 QUANTITIES: Mapping[str, Quantity] = {
     "step_time_s": Quantity("time of a step", "s", LESS),
     "fastest_s": Quantity("time of the fastest step", "s", LESS),
     "tokens_per_s": Quantity("throughput", "tokens/s"),
     "tokens_per_s_per_die": Quantity("throughput of a die", "tokens/s"),
     "passes_per_s": Quantity("throughput", "passes/s"),
-    PEER: Quantity("throughput by the rules of DFModel", "passes/s"),
+    "peer_passes_per_s": Quantity("throughput by the rules of DFModel", "passes/s"),
     "mfu": Quantity("utilisation", "of the peak"),
     "utilisation": Quantity("utilisation", "of the peak"),
     "memory_bytes": Quantity("memory of the fullest device", "B", LESS),

@@ -29,7 +29,7 @@ from meshwright.dataflow.search import calibrated_system, plan_dataflow
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.spec.sweep import SweepSpec
 from meshwright.spec.system import SystemSpec
-from meshwright.sweep.quantities import PEER
+from meshwright.sweep.quantities import BY_PEERS
 from meshwright.sweep.run import Point, Result, key_of, points_of
 from meshwright.sweep.systems import (
     DESIGN,
@@ -38,7 +38,6 @@ from meshwright.sweep.systems import (
     PARTS,
     YIELDS,
     is_design,
-    price_units,
     system_of,
 )
 from meshwright.wafer.training import plan
@@ -165,17 +164,20 @@ def answer_graph(point: Point) -> Result:
         "power_w": power_w,
         **{f"{name.removesuffix('_w')}_power_w": value for name, value in parts_w.items()},
         "passes_per_j": None if power_w is None else best.passes_per_s / power_w,
-        "price_units": price_units(system),
-        "passes_per_s_per_price": best.passes_per_s / price_units(system),
         "lower_bound_s": found.lower_bound_s,
-        PEER: _peer_passes_per_s(graph, system, asked.passes),
+        **_by_peers(graph, system, asked.passes, best.passes_per_s),
     }
 
 
-def _peer_passes_per_s(graph: DataflowGraph, system: SystemSpec, num_passes: int) -> float | None:
-    """Return the passes per second by the rules of DFModel; None where they are not installed."""
-    model = load_entry_points("peer_models").get("dfmodel")
-    return None if model is None else model(graph, system, num_passes)
+def _by_peers(
+    graph: DataflowGraph, system: SystemSpec, num_passes: int, passes_per_s: float
+) -> Result:
+    """Return the results by rules of other authors, as far as they are installed."""
+    rules = load_entry_points("peer_models")
+    found = {name: rule(graph, system, num_passes) for name, rule in rules.items()}
+    if price := found.get("price_units"):
+        found["passes_per_s_per_price"] = passes_per_s / price
+    return found
 
 
 _TAKEN = tuple(
@@ -194,10 +196,15 @@ QUESTIONS: Mapping[str, Question] = {
         ask.Map, ("graph",), ("seq", "training", "passes", "precision", "optimizer", "overlap",
                               "tp", "pp", "dp"), answer_graph,
         ("step_time_s", "passes_per_s", "utilisation", "memory_bytes", "power_w", "chips_power_w",
-         "memory_power_w", "links_power_w", "passes_per_j", "price_units",
-         "passes_per_s_per_price", "lower_bound_s", PEER),
+         "memory_power_w", "links_power_w", "passes_per_j", "lower_bound_s", *BY_PEERS),
     ),
 }  # fmt: skip
+
+
+def results_of(question: str) -> list[str]:
+    """Return the names of the results of a question, without those of rules not installed."""
+    is_alone = not load_entry_points("peer_models")
+    return [one for one in QUESTIONS[question].values if not (is_alone and one in BY_PEERS)]
 
 
 def checked(sweep: SweepSpec) -> list[Point]:
@@ -254,7 +261,7 @@ def _result_faults(sweep: SweepSpec) -> list[Fault]:
     return faults + [
         Fault(place, f"{name!r} follows a peer's rules", "pip install meshwright-papers")
         for place, name in dict.fromkeys(asked)
-        if name == PEER and name in values and not load_entry_points("peer_models")
+        if name in BY_PEERS and name in values and not load_entry_points("peer_models")
     ]
 
 

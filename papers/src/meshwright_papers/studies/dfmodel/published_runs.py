@@ -12,7 +12,7 @@ from meshwright.dataflow.fusion.problem import FusionProblem
 from meshwright.dataflow.fusion.question import FusionQuestion
 from meshwright.dataflow.fusion.search import evaluate, fuse
 from meshwright.dataflow.question import load_graph
-from meshwright.sweep.systems import DimKind, NetworkDim
+from meshwright_papers.studies.dfmodel.networks import DimKind, NetworkDim
 from meshwright_papers.studies.dfmodel.peer_rules import DFMODEL, target_named
 from meshwright_papers.studies.dfmodel.rules import all_reduce_s
 from meshwright_papers.studies.dfmodel.workloads import gpt_training_layer

@@ -23,7 +23,12 @@ from meshwright.dataflow.fusion.search import WeightedProblem, best_of
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.op import Phase
 from meshwright.spec.system import SystemSpec
-from meshwright.sweep.systems import DimKind, NetworkDim, network_dims
+from meshwright_papers.studies.dfmodel.networks import (
+    DimKind,
+    NetworkDim,
+    network_dims,
+    price_units,
+)
 from meshwright_papers.studies.dfmodel.peer_rules import DFMODEL, accelerator_named
 
 TP, PP, DP = range(3)
@@ -42,6 +47,11 @@ def all_reduce_s(num_bytes: float, dim: NetworkDim) -> float:
 def send_s(num_bytes: float, dim: NetworkDim) -> float:
     """Return the time of a message to a neighbour: S/B [s]."""
     return num_bytes / dim.bandwidth_bytes_per_s
+
+
+def peer_price_units(graph: DataflowGraph, system: SystemSpec, num_passes: int) -> float:
+    """Return the price of a design in the peer's units, whatever it computes."""
+    return price_units(system)
 
 
 def peer_passes_per_s(graph: DataflowGraph, system: SystemSpec, num_passes: int) -> float | None:

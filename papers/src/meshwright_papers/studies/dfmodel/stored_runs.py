@@ -19,7 +19,7 @@ from meshwright.dataflow.fusion.search import fuse
 from meshwright.dataflow.question import load_graph
 from meshwright.dataflow.search import calibrated_system, plan_dataflow
 from meshwright.graph.op import Phase
-from meshwright.sweep.systems import DimKind, NetworkDim, network_price
+from meshwright_papers.studies.dfmodel.networks import DimKind, NetworkDim, network_price
 from meshwright_papers.studies.dfmodel.peer_rules import DFMODEL, accelerator_named, target_named
 from meshwright_papers.studies.dfmodel.published_runs import RUNS, best_fused, predicted, vendor
 from meshwright_papers.studies.dfmodel.rules import all_reduce_s, send_s

@@ -25,7 +25,7 @@ from meshwright.dataflow.fusion.question import FusionQuestion
 from meshwright.dataflow.fusion.search import KnownLattices, fuse, orders_of
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.op import Phase
-from meshwright.sweep.systems import DimKind, NetworkDim, network_price
+from meshwright_papers.studies.dfmodel.networks import DimKind, NetworkDim, network_price
 from meshwright_papers.studies.dfmodel.peer_rules import DFMODEL, accelerator_named, target_named
 from meshwright_papers.studies.dfmodel.rules import all_reduce_s, send_s
 from meshwright_papers.studies.dfmodel.workloads import gpt_training_layer

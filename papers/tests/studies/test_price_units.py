@@ -3,7 +3,13 @@
 import pytest
 
 from meshwright.catalog.design import Design, build
-from meshwright.sweep.systems import DimKind, NetworkDim, network_dims, network_price, price_units
+from meshwright_papers.studies.dfmodel.networks import (
+    DimKind,
+    NetworkDim,
+    network_dims,
+    network_price,
+    price_units,
+)
 
 NVLINK, DDR = 450.0, 460.8
 
