@@ -24,7 +24,8 @@ def with_unit(name: str, value: float) -> str:
     unit = QUANTITIES[name].unit
     if "/" in unit and " " not in unit:
         unit = f" {unit}"  # a prefix belongs to the number: 774 k tokens/s
-    return f"{name} {format_si(value, '' if ' ' in unit.strip() else unit)}".rstrip()
+    shown = format_si(value, "" if " " in unit.strip() else unit).replace("  ", " ")
+    return f"{name} {shown}".rstrip()
 
 
 def text_of(objective: Objective) -> str:
