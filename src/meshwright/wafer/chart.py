@@ -185,7 +185,13 @@ def map_spec(picture: WaferMap) -> charts.Spec:
         *_seams(canvas), *_devices(picture, canvas), *_links(picture, canvas),
         *_marks(picture, canvas),
     ]  # fmt: skip
+    # Layers of the same rows share them.
+    known = {id(layer["data"]): layer["data"] for layer in layers}
+    names = {key: f"rows {number}" for number, key in enumerate(known)}
+    for layer in layers:
+        layer["data"] = {"name": names[id(layer["data"])]}
     return {
+        "datasets": {names[key]: rows for key, rows in known.items()},
         "$schema": charts.SCHEMA, "width": round(canvas.width + 2 * MARGIN),
         "height": round(canvas.height + 2 * MARGIN), "view": {"stroke": None}, "layer": layers,
         "resolve": {"scale": {"color": "independent"}},
@@ -230,6 +236,8 @@ def _layer(
     ----------
     at
         Prefix of the fields with the places.
+    encoding
+        Further channels; of a text, rows without words are left out.
     """
     channels = {
         axis: {
@@ -242,7 +250,8 @@ def _layer(
         channels[name] = {"field": channel} if isinstance(channel, str) else channel
     if rows and "says" in rows[0]:
         channels["tooltip"] = {"field": "says"}
-    return {"data": {"values": list(rows)}, "mark": mark, "encoding": channels}
+    worded = [{"filter": f"datum.{encoding['text']}"}] if "text" in encoding else []
+    return {"data": rows, "mark": mark, "encoding": channels, "transform": worded}
 
 
 def _seams(canvas: Canvas) -> Iterator[charts.Spec]:
@@ -287,8 +296,7 @@ def _devices(picture: WaferMap, canvas: Canvas) -> Iterator[charts.Spec]:
     yield _layer(rows, {"type": "rect", "stroke": DIE, "cornerRadius": 6}, canvas, x2="x2",
                  y2="y2", color=colour, fillOpacity={"field": "opacity", **AS_IS})  # fmt: skip
     for field, mark in TEXTS.items():
-        told = [row for row in rows if row[field]]
-        yield _layer(told, {"type": "text", **mark}, canvas, f"{field}_", text=field)
+        yield _layer(rows, {"type": "text", **mark}, canvas, f"{field}_", text=field)
 
 
 def _links(picture: WaferMap, canvas: Canvas) -> Iterator[charts.Spec]:
@@ -324,8 +332,7 @@ def _links(picture: WaferMap, canvas: Canvas) -> Iterator[charts.Spec]:
     head = {"type": "point", "shape": TRIANGLE, "filled": True, "opacity": 1}
     yield _layer(rows, head, canvas, "neck_", color=heat | {"legend": None},
                  size={"field": "size", **AS_IS}, angle={"field": "angle", **AS_IS})  # fmt: skip
-    loaded = [row for row in rows if row["percent"]]
-    yield _layer(loaded, {"type": "text", "fontSize": 9}, canvas, "text_", text="percent")
+    yield _layer(rows, {"type": "text", "fontSize": 9}, canvas, "text_", text="percent")
 
 
 def _marks(picture: WaferMap, canvas: Canvas) -> Iterator[charts.Spec]:

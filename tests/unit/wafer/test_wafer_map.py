@@ -53,15 +53,15 @@ def picture_of(network, **changes):
 
 
 def rows_of(picture, field):
-    """Return the rows of the first layer of the map that have a field."""
-    layers = (layer["data"]["values"] for layer in map_spec(picture)["layer"])
-    return next((rows for rows in layers if rows and field in rows[0]), [])
+    """Return the rows of the map that have a field."""
+    listed = map_spec(picture)["datasets"].values()
+    return next((rows for rows in listed if rows and field in rows[0]), [])
 
 
 def told(picture):
     """Return what a pointer over each thing tells."""
-    layers = map_spec(picture)["layer"]
-    return {row["says"] for layer in layers for row in layer["data"]["values"] if "says" in row}
+    listed = map_spec(picture)["datasets"].values()
+    return {row["says"] for rows in listed for row in rows if "says" in row}
 
 
 def test_every_device_link_and_io_die_is_drawn():
