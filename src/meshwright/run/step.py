@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.tensor import DTensor
 
@@ -140,8 +140,8 @@ class Process:
         words = torch.empty(rows, whole, dtype=torch.long, device="meta")
         found = []
         for place, stage in zip(self.places, self.stages, strict=True):
-            if self.shards and mesh.options.zero_stage == 3:
-                _reduce_each_pass(stage)
+            if self.shards:
+                _keep_zero(stage, mesh.options.zero_stage)
             logits = torch.empty(rows, whole, len(stage.words), dtype=dtype, device="meta")
             logits.requires_grad_()
             found.append(_ToldStage(
@@ -209,19 +209,21 @@ class Process:
         }
 
 
-def _reduce_each_pass(stage: Any) -> None:
-    """Keep a pipeline from putting the collectives of ZeRO 3 off until the end of the step.
+AT_THE_END = ("set_is_last_backward", "set_reshard_after_backward", "set_requires_gradient_sync")
 
-    PyTorch's stages accumulate whole gradients of a step and reduce them once (PyTorch 2.13,
-    ``distributed/pipelining/stage.py``, ``backward_maybe_with_nosync``); the plan reduces those of
-    each micro-batch, and lets weights go.
+
+def _keep_zero(stage: Any, zero_stage: int) -> None:
+    """Keep a pipeline of PyTorch from moving the collectives of ZeRO (PyTorch 2.13).
+
+    Under ZeRO 3 its stages accumulate whole gradients of a step and reduce them once
+    (``distributed/pipelining/stage.py``, ``backward_maybe_with_nosync``); the plan reduces those of
+    each micro-batch, and lets weights go. Under ZeRO 1 and 2 its schedules let the weights of all
+    but the next three stages go (``schedules.py``, ``_add_unshard_reshard``); the plan keeps them
+    until the end of the step.
     """
-    for name in (
-        "set_is_last_backward",
-        "set_reshard_after_backward",
-        "set_requires_gradient_sync",
-    ):
-        setattr(stage, name, lambda *given, **named: None)
+    for module in filter(lambda module: isinstance(module, FSDPModule), stage.modules()):
+        for name in AT_THE_END if zero_stage == 3 else ("reshard",):
+            setattr(module, name, lambda *given, **named: None)
 
 
 class _ToldStage(PipelineStage):

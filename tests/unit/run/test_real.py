@@ -44,6 +44,9 @@ NIGHTLY = {
     "gpipe": ({"pp": 2}, {"schedule": ScheduleKind.GPIPE}),
     "zero bubble": ({"pp": 2}, {"schedule": ScheduleKind.ZERO_BUBBLE}),
     "interleaved": ({"pp": 2, "num_virtual_stages": 2}, {"schedule": ScheduleKind.INTERLEAVED}),
+    "more stages of a device than its pipeline keeps, with zero": (
+        {"pp": 2, "num_virtual_stages": 4, "dp_shard": 2},
+        {"schedule": ScheduleKind.INTERLEAVED, "zero_stage": 1}),
     "full recomputation": ({"tp": 2, "cp": 2}, {"recompute": Recompute.FULL}),
     "shared key heads": ({"tp": 16}, {}),
     "weights on a line of 4": ({"tatp": 4}, {"streamed": WEIGHTS}),
