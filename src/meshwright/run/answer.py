@@ -50,6 +50,8 @@ class Executed(Shown):
     """Mean loss of each step."""
     time_parts_s: Mapping[str, float]
     """Mean time of the parts of a step after the first, on the first process [s]."""
+    communication_s: float
+    """Part of these times in which layers wait for collectives and streams [s]."""
     sent: tuple[Sent, ...]
     num_stream_passes: int
     """Passes of tensor streams of all processes, each send of which was compared."""

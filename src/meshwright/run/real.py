@@ -258,6 +258,7 @@ def _trained(
         tokens = synthetic_tokens(job, task.seed + step)
         if step == 1:
             process.time_parts_s.clear()
+            mesh.recorder.waited_s = 0.0
         with mesh.recorder.recording(is_on=step == 0):
             losses.append(process.gradients(tokens))
         if beside is not None:
@@ -324,6 +325,7 @@ def _report(
 ) -> Executed | None:
     """Return the report, with what all processes have counted."""
     job, mesh = task.job, process.mesh
+    waited_s = mesh.recorder.waited_s
     elements, calls = recorded(mesh.recorder, process.padding())
     expected = derived(job)
     of_all: list[Any] = [None] * dist.get_world_size()
@@ -358,6 +360,7 @@ def _report(
         num_processes=job.num_processes, sequence_length=job.sequence_length,
         global_batch_size=job.global_batch_size, losses=tuple(losses),
         time_parts_s={name: time_s / steps for name, time_s in process.time_parts_s.items()},
+        communication_s=waited_s / steps,
         sent=sent, num_stream_passes=sum(own[2] for own in of_all),
         wrong_passes=sum(own[3] for own in of_all),
         saved_bytes=float(max(own[1] for own in of_all)), peak_device_bytes=peak,

@@ -6,6 +6,7 @@ FSDP and pipelines really send, not what they mean to. Layers say the site and t
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,6 +75,8 @@ class Recorder(TorchDispatchMode):
         self._axis_of: dict[str, str] = {}
         self._said: list[Said] = []
         self._expected: dict[int, Said] = {}
+        self.waited_s = 0.0
+        """Time in collectives of layers, and waiting for what a stream brings [s]."""
         self.streamed_elements = 0
         """Elements of the sends of streams, as they passed by."""
 
@@ -92,9 +95,17 @@ class Recorder(TorchDispatchMode):
         """Say what the collectives made inside are for."""
         self._said.append(Said(axis, site, phase, is_counted))
         try:
-            yield
+            with self.waiting():
+                yield
         finally:
             self._said.pop()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Add the time of what is inside to that of communication."""
+        start_s = time.perf_counter()
+        yield
+        self.waited_s += time.perf_counter() - start_s
 
     @contextmanager
     def recording(self, *, is_on: bool = True) -> Iterator[None]:

@@ -51,6 +51,11 @@ def _tiles(found: Executed) -> Iterator[Tile]:
     parts = Whole("time of a step", found.time_parts_s, "s")
     yield Tile("Where does the time go?", f"{found.dtype}, {found.global_batch_size} x "
                f"{found.sequence_length} tokens", label="time", part=parts)  # fmt: skip
+    if found.communication_s:
+        waits = (
+            f"{format_seconds(found.communication_s)} of it in collectives of layers and streams"
+        )
+        yield Tile("How much is communication?", waits, label="waits")
     if found.predicted_s is not None:
         time_s, low_s, high_s = map(format_seconds, found.predicted_s)
         yield Tile("Is it as fast as predicted?", f"{format_seconds(found.step_time_s)} a step; "

@@ -83,7 +83,7 @@ class Stream:
             # Computation, lines 2-4: one sub-output with the item of this round.
             for item in uses[me]:
                 yield item, held[item]
-            _wait(pending)
+            self._wait(pending)
             others = [item for item in held if item // self.num_parts != me]
             most_held = max(most_held, len(others) + len(arriving))
             held |= dict(arriving)
@@ -108,7 +108,7 @@ class Stream:
             leaving = {s.item for s in self._sends(self.back, now) if s.source == me}
             sums = {item: t for item, t in sums.items() if item not in leaving}
             made = {item: partial(item) for item in uses[me]}
-            _wait(pending)
+            self._wait(pending)
             # Of a line both neighbours may send for one item in one round.
             for item, tensor in (*arriving, *made.items()):
                 sums[item] = sums[item] + tensor if item in sums else tensor
@@ -163,7 +163,7 @@ class Stream:
         is_reversed = kind is CollectiveKind.REDUCE_SCATTER
         recorder.passes.append(StreamPass(self.axis.name, is_reversed, tuple(log), most_held))
 
-
-def _wait(pending: list[Any]) -> None:
-    for request in pending:
-        request.wait()
+    def _wait(self, pending: list[Any]) -> None:
+        with self.axis.recorder.waiting():
+            for request in pending:
+                request.wait()
