@@ -59,6 +59,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32,
 OF_BYTES = {2.0: torch.bfloat16, 4.0: torch.float32}
 SCHEDULES = {ScheduleKind.GPIPE: "GPipe", ScheduleKind.ONE_F_ONE_B: "1F1B",
              ScheduleKind.INTERLEAVED: "Interleaved1F1B"}  # fmt: skip
+aten = torch.ops.aten
 DEVICE = "cpu"
 """Device of the fake tensors: what a build of PyTorch without a GPU has."""
 
@@ -206,12 +207,12 @@ class RankProgram:
         return chunks
 
     def _wrap_recompute(self, chunk: Chunk) -> None:
-        """Run layers, or their attention core, again in the backward pass."""
+        """Run layers, or all but their products, again in the backward pass."""
         if self.options.recompute is Recompute.NONE:
             return
         contexts: dict[str, Any] = {}
         if self.options.recompute is Recompute.SELECTIVE:
-            make = partial(create_selective_checkpoint_contexts, _drops_attention)
+            make = partial(create_selective_checkpoint_contexts, _keeps_products)
             contexts = {"context_fn": make}
         for at, layer in enumerate(chunk.layers):
             chunk.layers[at] = checkpoint_wrapper(layer, **contexts)
@@ -464,6 +465,6 @@ def _real_meshes() -> Iterator[None]:
         DeviceMesh._concatenate = staticmethod(join)
 
 
-def _drops_attention(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    is_attention = "scaled_dot_product" in str(operator)
-    return CheckpointPolicy.MUST_RECOMPUTE if is_attention else CheckpointPolicy.MUST_SAVE
+def _keeps_products(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    is_kept = operator in (aten.mm.default, aten.addmm.default, aten.bmm.default)
+    return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
