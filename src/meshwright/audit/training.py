@@ -62,6 +62,11 @@ class TrainingFacts(ModelFacts):
     cost_usd: float | None
 
     @property
+    def shards_weights_from(self) -> int:
+        """ZeRO stage from which weights rest in shards: 2 where FSDP2 stands for it."""
+        return 2 if self.workload.software.whole_in_pipelines else 3
+
+    @property
     def zero_stage(self) -> int:
         """ZeRO stage: 1 shards optimizer state, 2 gradients too, 3 weights too."""
         return int(self.choices["zero_stage"])
@@ -372,7 +377,8 @@ def _held(
 
 @law("weights of a device and its host are at least its share of the parameters")
 def weights_lie_somewhere(facts: TrainingFacts) -> Inequality:
-    return _held(facts, "weights", 3, facts.workload.optimizer.weight_bytes_per_param)
+    first = facts.shards_weights_from
+    return _held(facts, "weights", first, facts.workload.optimizer.weight_bytes_per_param)
 
 
 @law("gradients of a device and its host are at least its share of the parameters")
@@ -391,7 +397,7 @@ def state_lies_somewhere(facts: TrainingFacts) -> Inequality:
 def host_has_its_share(facts: TrainingFacts) -> Inequality:
     optimizer = facts.workload.optimizer
     kinds = (
-        ("weights", 3, optimizer.weight_bytes_per_param),
+        ("weights", facts.shards_weights_from, optimizer.weight_bytes_per_param),
         ("gradients", 2, optimizer.gradient_bytes_per_param),
         ("optimizer", 1, optimizer.state_bytes_per_param),
     )

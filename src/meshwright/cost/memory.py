@@ -105,17 +105,18 @@ def memory_use(
     state: StageState, shards: ShardDegrees, plan_options: PlanOptions, optimizer: OptimizerPreset,
     *, capacity_bytes: float, margin_fraction: Num, buffer_bytes: Num,
     communicator_bytes: Num = 0.0, allocator_factor: Num = 1.0, workspace_bytes: float = 0.0,
-    updates_on_host: bool = True,
+    updates_on_host: bool = True, whole_in_pipelines: bool = False,
 ) -> MemoryUse:  # fmt: skip
     """Return the memory of one device of a stage in training.
 
     ZeRO 1, 2, 3 shard optimizer state, then gradients, then weights (Rajbhandari et al. 2020,
     section 5). In a pipeline, ZeRO-3 that keeps gathered weights sums whole gradients until the
     last micro-batch (PyTorch FSDP2, ``set_requires_gradient_sync``), and holds the whole stage
-    until the backward pass. Gradients that are sent together in one message are held twice.
-    Offloaded tensors leave ``GATHERED_LAYERS`` layers of themselves on the device, single tensors
-    too. The allocator holds ``allocator_factor`` times the tensors; each axis of several devices
-    has communicators.
+    until the backward pass; with ``whole_in_pipelines`` ZeRO 2 and 3 always do. Of 1e9 parameters
+    over 8 shards, in 4 bytes and 2 gathered: weights of 0.5 GB, gradients of 4.5, 2 gathered.
+    Gradients that are sent together in one message are held twice. Offloaded tensors leave
+    ``GATHERED_LAYERS`` layers of themselves on the device, single tensors too. The allocator holds
+    ``allocator_factor`` times the tensors; each axis of several devices has communicators.
     """
     stage, whole = plan_options.zero_stage, state.all_params
     part = sharded_params(state, shards) if stage else whole
@@ -124,10 +125,12 @@ def memory_use(
         return bytes_per_param * (part if stage >= first_sharded else whole)
 
     # Weights, gradients and optimizer state, each sharded from its stage of ZeRO on.
-    weights = held(optimizer.weight_bytes_per_param, 3)
+    shards_weights = 2 if whole_in_pipelines else 3
+    weights = held(optimizer.weight_bytes_per_param, shards_weights)
     states = held(optimizer.state_bytes_per_param + optimizer.update_bytes_per_param, 1)
     again = smaller(optimizer.bucket_params, whole) * (shards.dense > 1)
-    if plan_options.keeps_gathered:
+    stays_whole = whole_in_pipelines and stage >= 2
+    if plan_options.keeps_gathered or stays_whole:
         again = again + whole * state.sums_before_scatter
     gradients = held(optimizer.gradient_bytes_per_param, 2)
     messages = again * optimizer.reduced_gradient_bytes_per_param
@@ -137,8 +140,10 @@ def memory_use(
     live = optimizer.live_params * optimizer.gathered_weight_bytes_per_param
     whole_layers = smaller(larger(whole_stage * part_at_work, live), whole_stage)
     gathered = weights * 0.0
-    if stage >= 3 or plan_options.offload.has_weights:
+    if stage >= shards_weights or plan_options.offload.has_weights:
         gathered = whole_stage if plan_options.keeps_gathered else whole_layers
+        if stays_whole:
+            gathered = where(state.sums_before_scatter > 0, whole_stage, gathered)
     activations = state.kept_bytes * state.in_flight
     if plan_options.offload.has_optimizer:
         states = states * (0.0 if updates_on_host else part_at_work)
@@ -186,7 +191,11 @@ def host_bytes(
     gradient *= not optimizer.freezes_weights
     kept = (
         (offload.has_optimizer, optimizer.state_bytes_per_param, 1),
-        (offload.has_weights, optimizer.weight_bytes_per_param, 3),
+        (
+            offload.has_weights,
+            optimizer.weight_bytes_per_param,
+            2 if software.whole_in_pipelines else 3,
+        ),
         (updates or offload.has_gradients, gradient, 2 if offload.has_gradients else 1),
     )
     total = state.dense_params * 0.0
@@ -366,6 +375,7 @@ def step_memory(
             allocator_factor=problem.calibration.allocator_factor,
             workspace_bytes=workspace_bytes(problem),
             updates_on_host=problem.workload.software.updates_on_host,
+            whole_in_pipelines=problem.workload.software.whole_in_pipelines,
         )
         for state in states
     )  # fmt: skip

@@ -374,6 +374,14 @@ class SoftwareStack(Declaration):
     keeps_stage_outputs: bool = False
     """A stage keeps its sent outputs until its backward pass, as DeepSpeed and PyTorch do."""
 
+    whole_in_pipelines: bool = False
+    """In a pipeline, sharded weights stay gathered from the first forward pass to the last
+    backward pass, and gradients are summed whole until then, in the type of their reduction; ZeRO 2
+    shards weights at rest as ZeRO 3 does.
+
+    Source: PyTorch 2.13 ``distributed/pipelining/stage.py``, ``backward_maybe_with_nosync``
+    (``set_reshard_after_backward``, ``set_requires_gradient_sync``), seen in dry runs.
+    """
     copies_shards: bool = False
     """Full sharding fills and empties its buffers by copies, as PyTorch does."""
     updates_on_host: bool = True

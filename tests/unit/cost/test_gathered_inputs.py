@@ -19,3 +19,18 @@ def test_gathered_inputs_are_kept_whole_and_gathered_once():
     gathers = [c for c in layer.calls if c.kind is CollectiveKind.ALL_GATHER and c.axis == "tp"]
     # Two in front of products, and two of the gradients of their outputs.
     assert len(gathers) == 4
+
+
+def test_pipelines_of_pytorch_hold_weights_and_gradients_whole():
+    options = {"pp": 2, "dp": 4, "mbs": 1, "seq": 1024, "global_batch": 32}
+    found = [
+        mw.fit("llama3-8b", on="8xH100", framework="fsdp", recompute="full", zero=zero, **options)
+        for zero in (2, 3)
+    ]
+    parts = [plan.best.estimate.memory_parts_bytes for plan in found]
+    # The last stage: 16 layers of 218,112,000 parameters, the norm and the head of 525,340,672.
+    params = 16 * 218_112_000 + 4096 + 128_256 * 4096
+    for held in parts:
+        assert held["weights_bytes"] == 4 * params / 4
+        assert held["gathered_weights_bytes"] == 2 * params
+        assert held["gradients_bytes"] == 4 * params / 4 + 4 * params
