@@ -115,11 +115,13 @@ def read_profile(path: Path) -> Profile:
     """
     found = _Found({}, {}, [], [])
     try:
-        for index, event in enumerate(_events(path)):
-            if index >= MOST_EVENTS:
-                fault = Fault("traceEvents", f"are more than {MOST_EVENTS:,}", "fewer steps")
-                raise SpecError(fault)
-            _keep(found, event, index)
+        with opened(path, most_bytes=MOST_BYTES) as file:
+            entries = _entries(io.TextIOWrapper(file, encoding="utf-8-sig"))
+            for index, event in enumerate(entries):
+                if index >= MOST_EVENTS:
+                    fault = Fault("traceEvents", f"are more than {MOST_EVENTS:,}", "fewer steps")
+                    raise SpecError(fault)
+                _keep(found, event, index)
     except SpecError as error:
         raise SpecError(error.faults, origin=str(path)) from error
     except (OSError, ValueError) as error:
@@ -147,12 +149,6 @@ def read_profile(path: Path) -> Profile:
         hidden_s={kind: taken * each for kind, taken in hidden.items()},
         idle_s=idle * each,
     )  # fmt: skip
-
-
-def _events(path: Path) -> Iterator[object]:
-    """Yield the events of a trace one by one, without reading all of it."""
-    with opened(path, most_bytes=MOST_BYTES) as file:
-        yield from _entries(io.TextIOWrapper(file, encoding="utf-8-sig"))
 
 
 def _entries(file: IO[str]) -> Iterator[object]:

@@ -125,10 +125,14 @@ class Megatron(LaunchFiles):
         dims = {row.option for row in self.table.model_rows} - BESIDE_MODEL
         passed_over = dims if "model" in setting.stated else ()
         found: Options = self.table.read(given, passed_over)
-        found["num_layers"] = _num_layers(given, found)
+        if found["num_layers"] is None and (own := known_model(str(given.peek("hf_model") or ""))):
+            found["num_layers"] = own.num_layers
         options = _degrees(given, setting, found)
         options |= _batch(given, found)
-        options |= _recompute(given, found) | _offload(given, found)
+        options |= _recompute(given, found) | {"offload": found["offload"]}
+        fraction = given.real("optimizer_offload_fraction")
+        if found["offload"] and fraction not in (None, 1.0):
+            given.refuse("optimizer_offload_fraction", f"a part ({fraction}) is not read", "1.0")
         options |= _types(given, found)
         options["optimizer"] = _optimizer(given, found, options)
         if peft := given.text("peft", "peft._target_"):
@@ -246,12 +250,6 @@ def _degrees(given: Given, setting: JobContext, stated: Options) -> Options:
     elif pp > 1 and stated["has_pipeline_inside"]:
         found["axis_order"] = "tp-cp-pp-dp"
     return found
-
-
-def _num_layers(given: Given, stated: Options) -> int | None:
-    """Return the layers that the files state, or of the model that their recipe names."""
-    model = known_model(str(given.peek("hf_model") or ""))
-    return stated["num_layers"] or (model.num_layers if model else None)
 
 
 def _virtual_stages(given: Given, stated: Options) -> int | None:
@@ -409,14 +407,6 @@ def _batch(given: Given, stated: Options) -> Options:
     if "seq_length" not in given and "encoder_seq_length" not in given:
         given.needs("--seq", "the files state no --seq-length")
     return found
-
-
-def _offload(given: Given, stated: Options) -> Options:
-    """Return the offload of the optimizer to the host."""
-    fraction = given.real("optimizer_offload_fraction")
-    if stated["offload"] and fraction not in (None, 1.0):
-        given.refuse("optimizer_offload_fraction", f"a part ({fraction}) is not read", "1.0")
-    return {"offload": stated["offload"]}
 
 
 def _recompute(given: Given, stated: Options) -> Options:
