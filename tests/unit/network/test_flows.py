@@ -90,7 +90,7 @@ def test_equal_parts_take_ways_of_their_own():
 
 def test_nodes_that_are_no_devices_and_devices_that_are_cut_off():
     network = fat_tree(2, LINK).build()
-    with pytest.raises(SpecError, match="7 is no device"):
+    with pytest.raises(SpecError, match="7 is not a device"):
         route_flows(scenario(network, [(0, [7], 1)]), network)
     row = mesh((1, 3), LINK).build().without(dead_links=[(1, 2)])
     with pytest.raises(InfeasibleError):

@@ -42,5 +42,5 @@ def test_megatron_is_told_and_its_file_read_back(tmp_path):
 
 
 def test_adapters_have_gradients_of_their_own():
-    with pytest.raises(SpecError, match="gradient_dtype: adapters trains adapters alone"):
+    with pytest.raises(SpecError, match="gradient_dtype: adapters trains adapters only"):
         mw.estimate("llama3-8b", **ASKED, optimizer="adapters", gradient_dtype="bf16")
