@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import inf, isfinite
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
@@ -178,7 +179,12 @@ def gradient_errors(
         largest = float(whole.abs().max())
         expected = held[name].of(whole)
         if gradient.shape != expected.shape:
-            yield float("inf"), name
+            yield inf, name
         elif expected.numel():
-            difference = float((gradient - expected).abs().max())
-            yield (difference / largest if largest else difference), name
+            yield relative(float((gradient - expected).abs().max()), largest), name
+
+
+def relative(difference: float, scale: float) -> float:
+    """Return a difference over a scale that is not 0; infinite for what is no number."""
+    found = difference / scale if scale else difference
+    return found if isfinite(found) else inf

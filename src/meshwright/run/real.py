@@ -32,6 +32,7 @@ from meshwright.run.check import (
     derived_kept_bytes,
     gradient_errors,
     recorded,
+    relative,
     wrong_passes,
 )
 from meshwright.run.mesh import coordinates, make_mesh
@@ -43,6 +44,8 @@ from meshwright.train.answer import Plan
 
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}
 HOST = "127.0.0.1"
+MOST_PROCESSES = 64
+"""Processes that are started here; more come from torchrun."""
 PATIENCE_S = 600.0
 """Time after which a process no longer waits for the others [s]."""
 GRACE_S = 2.0
@@ -85,6 +88,9 @@ def execute(
     task = Task(job, steps, seed, dtype, checks, scale, predicted_s)
     if "RANK" in os.environ or "WORLD_SIZE" in os.environ:
         return _of_torchrun(task)
+    if job.num_processes > MOST_PROCESSES:
+        message = f"{job.num_processes} processes on one machine, at most {MOST_PROCESSES}"
+        raise SpecError(Fault("--scale", message, "tiny, or torchrun on every host"))
     count = None if progress is None else progress("steps")
     return _spawned(task, free_port() if port is None else checked_port(port), count)
 
@@ -263,7 +269,7 @@ def _trained(
             losses.append(process.gradients(tokens))
         if beside is not None:
             loss, gradients = beside.gradients(tokens)
-            loss_error = max(loss_error, abs(losses[-1] - loss) / abs(loss))
+            loss_error = max(loss_error, relative(abs(losses[-1] - loss), abs(loss)))
             found = process.whole_gradients()
             worst = max(worst, *gradient_errors(found, process.held, gradients))
         with process.timed("optimizer_s"):

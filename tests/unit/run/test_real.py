@@ -10,15 +10,19 @@ import sys
 import threading
 import time
 from collections import Counter
+from math import inf, nan
 
 import pytest
+import torch
 from executed_plans import assert_right
 from hand_made_plans import build
 
 from meshwright.base.errors import MeshwrightError, SpecError
 from meshwright.catalog.models import load_model
+from meshwright.run.check import gradient_errors, relative
 from meshwright.run.real import execute, free_port
 from meshwright.run.scale import job_of, streamed
+from meshwright.run.sharded import Held
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.show.walks.named import WalkQuestion, walk_of
 from meshwright.spec.choices import ContextKind, Recompute, ScheduleKind, Streamed, StreamForm
@@ -205,6 +209,20 @@ def test_torchrun_starts_the_same_run(tmp_path):
     found = json.loads(done.stdout)
     assert found["is_right"]
     assert found["num_processes"] == 2
+
+
+def test_no_number_is_no_small_difference():
+    """0.5 of 2 is a quarter; of NaN nothing is known, so it is infinitely wrong."""
+    assert relative(0.5, 2.0) == 0.25
+    assert relative(nan, 2.0) == relative(inf, 2.0) == relative(1.0, nan) == inf
+    gradients = {"w": torch.tensor([1.0, nan])}
+    held = {"w": Held("dense", {})}
+    assert list(gradient_errors(gradients, held, {"dense": torch.ones(2)})) == [(inf, "w")]
+
+
+def test_a_cluster_is_not_started_on_one_machine():
+    with pytest.raises(SpecError, match="128 processes on one machine, at most 64"):
+        execute(build({"dp_shard": 128}, {}, batch=128), scale="full")
 
 
 def test_what_cannot_be_run_is_refused_at_once():
