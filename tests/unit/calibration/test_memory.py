@@ -106,11 +106,11 @@ def test_torchtitan_makes_as_many_micro_batches_as_stages(plan, batch, expected)
 @pytest.mark.parametrize(
     ("date", "compiled", "tp", "copies"),
     [
-        ("2024-12", True, 1, 2.5),
-        ("2024-12", True, 2, 3.5),
+        ("2024-12", True, 1, 2.0),
+        ("2024-12", True, 2, 3.0),
         ("2025-06", True, 1, 1.0),
         (None, True, 1, 1.0),
-        ("2025-06", False, 1, 2.5),
+        ("2025-06", False, 1, 2.0),
     ],
 )
 def test_torchtitan_compiles_its_loss_since_2025(date, compiled, tp, copies):
