@@ -8,14 +8,15 @@ from hand_made_plans import build
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from meshwright.catalog.frameworks import load_framework
+from meshwright.catalog.frameworks import framework_names, load_framework
 from meshwright.frameworks import programs
 from meshwright.frameworks.framework import exporters, readers
 from meshwright.frameworks.reading.files import read_job
 from meshwright.frameworks.reading.given import Given, Statement
 from meshwright.frameworks.registry import export
-from meshwright.frameworks.table import PLAIN, text_of
+from meshwright.frameworks.table import PLAIN, shows, text_of
 from meshwright.sharding.strategy import ContextKind, Recompute, ScheduleKind
+from meshwright.train.writing import TARGETS as TARGET_OF
 
 FOLDER = Path(programs.__file__).parent
 TABLES = {one.table_name: one.table for one in (*readers.values(), *exporters.values())}
@@ -118,6 +119,25 @@ def test_a_switch_that_is_on_is_not_taken_for_the_number_one():
     assert 1 in PLAIN
     assert row.written({"has_fsdp": True, "zero_stage": "3"}) == "optim_grads_params"
     assert row.written({"has_fsdp": False, "zero_stage": "3"}) is None
+
+
+@pytest.mark.parametrize(
+    ("sign", "is_shown"),
+    [
+        ("a", True), ("b", False), ("a c.*", True), ("a b", False), ("b|a", True), ("a !b", True),
+        ("a !c.d", False), ("a=1", True), ("a=2", False), ("c.d=x*", True),
+    ],
+)  # fmt: skip
+def test_a_sign_is_shown_where_all_of_its_words_apply(sign, is_shown):
+    assert shows([sign], {"a": 1, "c.d": "xyz"}) is is_shown
+    assert shows(["nothing", sign], {"a": 1, "c.d": "xyz"}) is is_shown
+
+
+def test_what_starts_on_tpus_is_written():
+    """MaxText alone: a plan that a framework starts is one that we can write for it."""
+    on_tpus = [n for n in framework_names() if "Google" in load_framework(n).launches.vendors]
+    assert on_tpus == ["maxtext"]
+    assert TARGET_OF["maxtext"] in exporters
 
 
 TARGETS = sorted(name for name, one in exporters.items() if one.is_text and name != "torchtune")

@@ -1,4 +1,4 @@
-"""FlagTable of a framework: each row names an option of its files and the option of this program.
+"""Table of a framework: each row names an option of its files and the option of this program.
 
 Rows are read and written by the same functions, so that a file that is written comes back. Tables
 are YAML files beside the irregular rules of their framework, ``programs/NAME.yaml``.
