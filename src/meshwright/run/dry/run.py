@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -49,7 +49,7 @@ def dry_run(plan: Plan, progress: Callable[[str, str], Progress | None] | None =
         num_ranks=int(plan.best.strategy.num_devices),
         capacity_bytes=plan.system.chip.main_memory.capacity_bytes,
         stages=tuple(ran),
-        notes=(_NOTE,),
+        notes=tuple(_notes(plan)),
     )
 
 
@@ -57,6 +57,17 @@ _NOTE = (
     "tensors alone: the workspace of libraries, communicators, and memory that the allocator holds "
     "beyond tensors come on top"
 )
+
+
+def _notes(plan: Plan) -> Iterator[str]:
+    """Yield what the numbers leave out, or compare unequally."""
+    yield _NOTE
+    software = plan.workload.software
+    compiled = [what for what, is_so in (("model", software.compiled),
+                                         ("loss", software.loss != "plain")) if is_so]  # fmt: skip
+    if compiled:
+        yield (f"the formulas price a compiled {' and '.join(compiled)}; what ran is not compiled, "
+               "and keeps more")  # fmt: skip
 
 
 def program_of(plan: Plan) -> str:

@@ -44,6 +44,8 @@ def _tiles(found: DryRun) -> Iterator[Tile]:
                part=Table(("", "executed>", "by formula>"), rows))  # fmt: skip
     moved = [one for stage in found.stages for one in stage.moved if one.derived_bytes is not None]
     same = sum(one.is_equal for one in moved)
+    if len(found.notes) > 1:
+        yield Tile("Are both of one program?", found.notes[1], label="note")
     kinds = counted(len(moved), "kind")
     yield Tile("Is what is sent as derived?", f"{same} of {kinds} of collectives have the derived "
                "bytes", "", "sent", label="sent")  # fmt: skip

@@ -8,6 +8,7 @@ head with its norm 262,400: 1,705,216 with two layers.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -222,6 +223,15 @@ def test_a_view_leads_with_the_answer():
     page = ran(dp=8, global_batch=8).page()
     assert [tile.label for tile in page.tiles] == ["starts", "memory", "sent"]
     assert page.tiles[2].answer.startswith("3 of 3 kinds")
+
+
+def test_a_compiled_price_beside_an_eager_run_is_said():
+    plan = planned(dp=8, global_batch=8)
+    compiled = plan.workload.software.model_copy(update={"compiled": True})
+    work = plan.workload.model_copy(update={"software": compiled})
+    found = dry_run(replace(plan, workload=work))
+    assert "price a compiled model" in found.notes[1]
+    assert "note" in [tile.label for tile in found.page().tiles]
 
 
 @pytest.mark.slow
