@@ -1,4 +1,4 @@
-"""What a dry run of a plan found, beside what the formulas say, as data."""
+"""Memory and collectives of a dry run, beside those of the formulas, as data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Held(Brief):
     most_bytes: float
     """The most at any moment [bytes]."""
     predicted_bytes: float | None
-    """The same by formula; None: it states no number of its own [bytes]."""
+    """Memory by formula; None: no formula states it alone [bytes]."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Moved(Brief):
     phase: str
     calls: int
     num_bytes: float
-    """Of the whole tensors: after a gather, before a reduction [bytes]."""
+    """Bytes of the whole tensors: after a gather, before a reduction."""
     derived_bytes: float | None
-    """The same by derivation from shardings; None: it derives none [bytes]."""
+    """Bytes derived from the shardings; None: no such collective is derived."""
 
     @property
     def is_equal(self) -> bool:
@@ -69,7 +69,7 @@ class RanStage(Brief):
 
     @property
     def predicted_bytes(self) -> float:
-        """The same by formula [bytes]."""
+        """Memory of all categories by formula [bytes]."""
         return sum(part.predicted_bytes or 0.0 for part in self.held)
 
 
@@ -82,7 +82,7 @@ class DryRun(Shown):
     model: str
     framework: str
     program: str
-    """What was executed, with its version."""
+    """Program that ran, with its version."""
     num_ranks: int
     capacity_bytes: float
     """Memory of a device [bytes]."""

@@ -1,4 +1,4 @@
-"""What the formulas say of one rank of a stage: its memory by category, and its messages."""
+"""Memory by category, and messages, of one rank of a stage by formula."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ DEVICE = "cpu"
 
 @dataclass(frozen=True)
 class Ran:
-    """What one rank did in a step."""
+    """Memory, messages and FLOPs of one rank in a step."""
 
     rank: int
     usage: Usage

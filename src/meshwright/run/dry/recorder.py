@@ -37,7 +37,7 @@ class Category(StrEnum):
 
     WEIGHTS = "weights"
     GRADIENTS = "gradients"
-    """Of weights: those that are kept, whole ones of a layer, and the messages made of them."""
+    """Gradients of weights: kept ones, whole ones of a layer, and the messages made of them."""
     STATES = "states"
     GATHERED = "gathered"
     """Weights gathered from other ranks, and the messages in which they come."""

@@ -71,7 +71,7 @@ def _notes(plan: Plan) -> Iterator[str]:
 
 
 def program_of(plan: Plan) -> str:
-    """Return what runs a plan dry, with its version."""
+    """Return the name of the program of a plan, with its version."""
     if is_of_torchtitan(plan):
         return f"torchtitan {torchtitan_version()} on PyTorch {torch.__version__}"
     return f"PyTorch {torch.__version__}"
