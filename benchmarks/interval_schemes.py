@@ -14,9 +14,9 @@ from functools import partial
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray
+from meshwright.base.arrays import FloatArray, weighted_quantile
 from meshwright.calibration.errors import SHARE
-from meshwright.calibration.fit.spread import fit_spread, nested, quantile
+from meshwright.calibration.fit.spread import fit_spread, nested
 from meshwright.calibration.fit.training import Fit, fit, fit_rows
 from meshwright.calibration.rows import published
 from meshwright.search.intervals import TRAITS
@@ -32,14 +32,17 @@ Scheme = Callable[[FloatArray, FloatArray, FloatArray], Ends]
 def quantiles(errors: FloatArray, degrees: FloatArray, weights: FloatArray) -> Ends:
     """The same quantiles of all errors: not even about the prediction."""
     known = ~np.isnan(errors)
-    ends = [quantile(errors[known], weights[known], p) for p in ((1 - SHARE) / 2, (1 + SHARE) / 2)]
+    ends = [
+        weighted_quantile(errors[known], weights[known], p)
+        for p in ((1 - SHARE) / 2, (1 + SHARE) / 2)
+    ]
     return np.full(len(errors), ends[0]), np.full(len(errors), ends[1])
 
 
 def one_width(errors: FloatArray, degrees: FloatArray, weights: FloatArray) -> Ends:
     """One width for all rows, even about the prediction."""
     known = ~np.isnan(errors)
-    half = np.full(len(errors), quantile(np.abs(errors[known]), weights[known], SHARE))
+    half = np.full(len(errors), weighted_quantile(np.abs(errors[known]), weights[known], SHARE))
     return -half, half
 
 
@@ -50,7 +53,7 @@ def kinds(errors: FloatArray, degrees: FloatArray, weights: FloatArray) -> Ends:
         alike = (degrees == kind).all(axis=1)
         own = alike & known
         if own.any():
-            mine = np.log(quantile(np.abs(errors[own]), weights[own], SHARE))
+            mine = np.log(weighted_quantile(np.abs(errors[own]), weights[own], SHARE))
             share = own.sum() / (own.sum() + ROWS_OF_POOL)
             half[alike] = np.exp(share * mine + (1 - share) * np.log(half[alike]))
     return -half, half

@@ -102,13 +102,13 @@ def test_python_files(tmp_path, text, status, says):
     [
         ("a.yaml", "services: {a: {command: 5}}\n", "is not a file of a supported program"),
         ("a.yaml", "services: {a: null}\n", "is not a file of a supported program"),
-        ("a.yaml", POD.format(node="", command="5", resources=EIGHT), "is no file"),
+        ("a.yaml", POD.format(node="", command="5", resources=EIGHT), "is not a file"),
         ("a.yaml", POD.format(node="  nodeSelector: x\n", command="[python, t.py]",
                               resources=EIGHT), "starts no program"),
-        ("a.yaml", POD.format(node="", command="[python, t.py]", resources="5"), "is no file"),
-        *[("a.yaml", f"a: {tag}\n", "is no YAML: expected a mapping node, but found sequence")
+        ("a.yaml", POD.format(node="", command="[python, t.py]", resources="5"), "is not a file"),
+        *[("a.yaml", f"a: {tag}\n", "is not YAML: expected a mapping node, but found sequence")
           for tag in ("!!map [1]", "!!set [1]")],
-        *[("a.yaml", f"a: !!{kind} x\n", f"is no YAML: 'x' on line 1 is no {kind}")
+        *[("a.yaml", f"a: !!{kind} x\n", f"is not YAML: 'x' on line 1 is no {kind}")
           for kind in ("bool", "int", "float", "timestamp")],
         ("a.yaml", "a: &a {b: 1}\n" + "".join(
             f"x{i}: &x{i} [{', '.join([f'*x{i - 1}' if i else '*a'] * 10)}]\n"

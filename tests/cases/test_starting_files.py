@@ -275,7 +275,9 @@ UNREAD = {
 @pytest.mark.parametrize("command", UNREAD)
 def test_a_program_that_is_not_read_is_named(tmp_path, command):
     (tmp_path / "run.sh").write_text(f"#!/bin/bash\n{command}\n")
-    with pytest.raises(SpecError, match=f"is of {UNREAD[command]}, which is not read") as caught:
+    with pytest.raises(
+        SpecError, match=f"belongs to {UNREAD[command]}, which is not read"
+    ) as caught:
         read_job([tmp_path / "run.sh"], num_devices=lambda: 8)
     assert "meshwright plan MODEL" in caught.value.faults[0].fix
 
@@ -291,7 +293,7 @@ UNREAD_TREES = {
 @pytest.mark.parametrize("title", UNREAD_TREES)
 def test_a_file_of_a_program_that_is_not_read_is_named(tmp_path, title):
     faults = faults_of(tmp_path, UNREAD_TREES[title])
-    assert f"is of {title}, which is not read" in str(faults[0])
+    assert f"belongs to {title}, which is not read" in str(faults[0])
 
 
 def test_rotary_embeddings_without_position_embeddings(tmp_path):

@@ -300,13 +300,13 @@ def test_every_listed_answer_is_known_here():
     elsewhere = {
         "Replan", "MeasuredMachine", "ProfiledStep", "DataflowGraph", "SimulatedPlan",
         "ServingFront", "Factors", "GraphSummary", "PlacedPlan", "PlayedPlacement", "Placements",
-        "FittedCurves", "Listed", "Shown", "Told",
+        "FittedCurves", "Listed", "Shown", "Told", "DryRun", "Executed",
     }  # fmt: skip
     tested = {
         "Plan", "Fit", "Check", "Front", "Deadline", "Comparison", "Explanation", "Diagnosis",
         "ServingPlan",
         "DisaggregatedPlan", "GraphAnswer", "GridRuns", "FusionAnswer", "PartitionPlan",
-        "StepTimeline", "SweepAnswer", "Validation", "KernelValidation", "Fitted", "Job",
+        "StepTimeline", "SweepAnswer", "Validation", "KernelValidation", "Fitted", "ReadJob",
         "RoutedFlows", "Timeline",
     }  # fmt: skip
     assert {kind.__name__ for kind in below(Listed)} <= elsewhere | tested
