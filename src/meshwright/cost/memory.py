@@ -67,6 +67,8 @@ class StageState:
     """1 where gradients of several micro-batches are summed before they are scattered, else 0."""
     num_communicators: Num = 1.0
     """Axes of more than one device."""
+    receive_buffer_bytes: Num = 0.0
+    """Buffers for messages from other stages that no activation counts [bytes]."""
     hosted_bytes: Num = 0.0
     """Activations of one micro-batch that wait in host memory [bytes]."""
     orthogonal_flops: Num = 0.0
@@ -166,7 +168,8 @@ def memory_use(
         MemoryPart.ACTIVATIONS: activations,
         MemoryPart.WORKING: working + zero,
         MemoryPart.FRAGMENTATION: (allocator_factor - 1.0) * in_tensors,
-        MemoryPart.BUFFERS: buffer_bytes + communicator_bytes * state.num_communicators + zero,
+        MemoryPart.BUFFERS: buffer_bytes + communicator_bytes * state.num_communicators
+        + state.receive_buffer_bytes + zero,
         MemoryPart.MARGIN: margin_fraction * capacity_bytes + zero,
     })  # fmt: skip
 

@@ -390,6 +390,34 @@ def boundary_bytes(
     return problem.rates.activation_bytes * local_elements(call.tensor, call.split, sizes, strategy)
 
 
+def receive_buffer_bytes(
+    boundary_bytes: Num, num_micro_batches: Num, in_flight: Num, num_chunks: Num, is_first: Num,
+    is_last: Num,
+) -> Num:  # fmt: skip
+    """Return the bytes of receive buffers of one device whose pipeline has one a micro-batch.
+
+    Each of v chunks of layers has a buffer for the activations and one for the gradients of each of
+    m micro-batches; the first chunk of the model receives no activations, the last one no
+    gradients. Activations of micro-batches in flight are those that the backward pass keeps:
+
+        b (v - first) (m - in flight) + b (v - last) m
+
+    With 0.25 GB between stages, 8 micro-batches and 2 in flight, a middle device has 3.5 GB.
+
+    Parameters
+    ----------
+    boundary_bytes
+        Activations of one micro-batch between two stages [bytes].
+    is_first, is_last
+        1 where the device has the first or the last chunk of the model, else 0.
+
+    Source: PyTorch 2.13, ``distributed/pipelining/stage.py``, ``_setup_forward_recv_info`` and
+    ``_create_grad_recv_info``, which allocate the buffers of all micro-batches before the first.
+    """
+    activations = (num_chunks - is_first) * larger(num_micro_batches - in_flight, 0.0)
+    return boundary_bytes * (activations + (num_chunks - is_last) * num_micro_batches)
+
+
 def num_communicators(strategy: StrategyOf[Num]) -> Num:
     """Return the axes of more than one device [1]."""
     s = strategy
@@ -477,6 +505,12 @@ def _stage_state(
     if problem.workload.software.keeps_stage_outputs:
         sent = strategy.num_virtual_stages * boundary_bytes(problem, plan_options, strategy)
         kept = kept + sent * (1.0 - is_last)
+    buffers: Num = 0.0
+    if problem.workload.software.keeps_receive_buffers:
+        buffers = (strategy.pp > 1) * receive_buffer_bytes(
+            boundary_bytes(problem, plan_options, strategy), num_micro_batches, in_flight,
+            strategy.num_virtual_stages, (index == 0) * 1.0, is_last,
+        )  # fmt: skip
     params = held("dense_params")
     if plan_options.vocabulary_parallel or position == "first":
         params = params - _shared_table_params(problem, plan_options, strategy)
@@ -497,6 +531,7 @@ def _stage_state(
         num_layers=num_layers,
         sums_before_scatter=(strategy.pp > 1) * 1.0,
         num_communicators=num_communicators(strategy),
+        receive_buffer_bytes=buffers,
     )
 
 

@@ -373,7 +373,8 @@ class SoftwareStack(Declaration):
     """
     keeps_stage_outputs: bool = False
     """A stage keeps its sent outputs until its backward pass, as DeepSpeed and PyTorch do."""
-
+    keeps_receive_buffers: bool = False
+    """A stage has buffers for the messages of all micro-batches of a step, as PyTorch has."""
     whole_in_pipelines: bool = False
     """In a pipeline, sharded weights stay gathered from the first forward pass to the last
     backward pass, and gradients are summed whole until then, in the type of their reduction; ZeRO 2

@@ -38,7 +38,7 @@ def dry_faults(plan: Plan) -> Iterator[Fault]:
     for name in ("tatp", "cp", "ep", "etp"):
         if getattr(strategy, name) > 1:
             yield Fault(name, f"{name} {getattr(strategy, name):.0f} is not built", f"{name} 1")
-    if options.zero_stage < 2 and strategy.tp > 1:
+    if options.zero_stage < 2 and strategy.tp > 1 and strategy.dp > 1:
         yield Fault("zero_stage", f"{options.zero_stage} replicates weights, which with tp is not "
                     "built", "3, or 2 in a pipeline")  # fmt: skip
     if options.schedule not in SCHEDULES:

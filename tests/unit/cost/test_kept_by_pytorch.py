@@ -1,6 +1,7 @@
-"""Inputs of products that stay gathered over tp for the backward pass, as PyTorch keeps them."""
+"""Tensors that PyTorch keeps and others do not: gathered inputs, buffers for messages."""
 
 import meshwright as mw
+from meshwright.cost.pipeline import receive_buffer_bytes
 from meshwright.spec.collective import CollectiveKind
 
 
@@ -34,3 +35,19 @@ def test_pipelines_of_pytorch_hold_weights_and_gradients_whole():
         assert held["weights_bytes"] == 4 * params / 4
         assert held["gathered_weights_bytes"] == 2 * params
         assert held["gradients_bytes"] == 4 * params / 4 + 4 * params
+
+
+def test_pipelines_of_pytorch_have_buffers_for_the_messages_of_all_micro_batches():
+    """Stages of PyTorch receive into tensors of their own, one for each micro-batch of a step."""
+    assert receive_buffer_bytes(0.25, 8, 2, 1, 0, 0) == 3.5  # 6 activations, 8 gradients
+    assert receive_buffer_bytes(0.25, 8, 4, 1, 1, 0) == 2.0  # the first stage: gradients alone
+    assert receive_buffer_bytes(0.25, 8, 1, 1, 0, 1) == 1.75  # the last stage: activations alone
+    assert receive_buffer_bytes(1.0, 8, 8, 2, 1, 0) == 16.0  # two chunks, all forward passes first
+    options = {"tp": 2, "pp": 2, "mbs": 1, "seq": 4096, "global_batch": 32, "sp": True}
+    asked = {"on": "8xH100", "recompute": "none", "schedule": "1f1b", **options}
+    plan = mw.fit("llama3-8b", framework="torchtitan", **asked)
+    less = mw.fit("llama3-8b", framework="megatron", **asked)
+    sent = 4096 * 4096 * 2 / 2  # tokens over tp
+    found, fewer = (p.best.estimate.memory_parts_bytes["buffers_bytes"] for p in (plan, less))
+    # The first stage is the fullest: gradients of 32 / 2 micro-batches.
+    assert found - fewer == 16 * sent
