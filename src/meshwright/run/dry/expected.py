@@ -9,6 +9,7 @@ from dataclasses import replace
 from meshwright.base.arrays import number_at
 from meshwright.cost.memory import workspace_bytes
 from meshwright.cost.parts import MemoryPart
+from meshwright.cost.pipeline import num_communicators
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import price_columns
 from meshwright.frameworks.launch import micro_batches
@@ -38,14 +39,19 @@ CATEGORY_OF = {
 def expected_bytes(plan: Plan, stage: int) -> dict[str, float]:
     """Return the predicted memory of a rank of a stage by category, tensors alone [bytes].
 
-    The workspace of libraries, fragmentation, buffers and margin are left out: no tensor is there.
+    The workspace of libraries, fragmentation, communicators and margin are left out: no tensor is
+    there. Receive buffers are temporary.
     """
-    problem, num_stages = plan.problem, int(plan.best.strategy.pp)
-    priced = price_columns(problem, plan.best.plan_options, stack([plan.best.strategy]))
+    problem, strategy = plan.problem, plan.best.strategy
+    num_stages, constants = int(strategy.pp), problem.calibration
+    priced = price_columns(problem, plan.best.plan_options, stack([strategy]))
     place = 0 if stage == 0 else 2 if stage == num_stages - 1 else 1
     use = priced.step.memory[place]
     found = {name: number_at(use[part]) for part, name in CATEGORY_OF.items()}
     found[WORKING] -= workspace_bytes(problem)
+    of_libraries = constants.communication_buffer_bytes
+    of_libraries += constants.communicator_bytes * num_communicators(strategy)
+    found[WORKING] += number_at(use[MemoryPart.BUFFERS]) - of_libraries
     return found
 
 
