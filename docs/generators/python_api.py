@@ -189,7 +189,7 @@ def annotations(kind: type) -> Iterator[str]:
     for name, text in inspect.get_annotations(kind).items():
         if not name.startswith("_"):
             yield str(text)
-    for name, member in vars(kind).items():
+    for name, member in list(vars(kind).items()):
         inner = getattr(member, "func", None) or getattr(member, "fget", None) or member
         inner = getattr(inner, "__func__", inner)
         if not name.startswith("_") and inspect.isfunction(inner):

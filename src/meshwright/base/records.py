@@ -173,7 +173,7 @@ class Shown(Listed):
     """An answer with a view: its room registers the page, and the media draw it."""
 
     def page(self, **beside: Any) -> Any:
-        """Return the view as data (:class:`meshwright.view.parts.Page`).
+        """Return the view as data (``meshwright.view.parts.Page``).
 
         Parameters
         ----------
