@@ -49,9 +49,9 @@ def expected_bytes(plan: Plan, stage: int) -> dict[str, float]:
     use = priced.step.memory[place]
     found = {name: number_at(use[part]) for part, name in CATEGORY_OF.items()}
     found[WORKING] -= workspace_bytes(problem)
-    of_libraries = constants.communication_buffer_bytes
-    of_libraries += constants.communicator_bytes * num_communicators(strategy)
-    found[WORKING] += number_at(use[MemoryPart.BUFFERS]) - of_libraries
+    of_libraries = constants.communicator_bytes * num_communicators(strategy)
+    of_libraries += constants.communication_buffer_bytes
+    found[WORKING] += number_at(use[MemoryPart.BUFFERS]) - number_at(of_libraries)
     return found
 
 
