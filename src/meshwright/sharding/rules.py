@@ -97,11 +97,16 @@ class Case:
         return self.s.tp * self.s.tatp if streams_inputs else self.s.tp
 
     def rows_dealt(self, judge: Callable[[IntArray, int], bool]) -> BoolArray:
-        """Return the rows with layers of chunks, and a number of stages, that a judge accepts."""
+        """Return the rows with layers of chunks, and a number of stages, that a judge accepts.
+
+        More chunks than layers and two edges are never dealt: some chunk would be empty.
+        """
         stages, chunks = (np.asarray(n) for n in (self.s.pp, self.s.num_virtual_stages))
         first, group = groups_of([stages, chunks])
+        options = self.plan_options
+        most = self.model.num_layers + options.embedding_layers + options.head_layers + 2
         accepted = [
-            judge(chunk_lengths(self.model.num_layers, pp * v, self.plan_options), pp)
+            pp * v <= most and judge(chunk_lengths(self.model.num_layers, pp * v, options), pp)
             for pp, v in zip(stages[first].astype(int), chunks[first].astype(int), strict=True)
         ]
         return np.array(accepted, dtype=bool)[group]

@@ -8,6 +8,7 @@ from offered_changes import with_change
 
 from meshwright.sharding import launching
 from meshwright.sharding.axes import all_refusals, all_rules, axis_rules, refusals
+from meshwright.sharding.dealing import chunk_lengths
 from meshwright.sharding.fixes import found_faults
 from meshwright.sharding.rules import Case
 from meshwright.sharding.strategy import (
@@ -247,6 +248,22 @@ def test_legal_strategies_are_not_refused(plan_options, network, degrees):
 )
 def test_chunks_without_layers_are_refused(plan_options, degrees):
     assert "pp-layers" in names(plan_options, **degrees)
+
+
+def test_chunks_without_layers_are_not_dealt(monkeypatch):
+    """16,384 stages of 512 chunks would hold 64 MiB of layers; 32 layers fill at most 34 chunks."""
+    made = []
+
+    def recorded(num_layers, num_chunks, plan_options):
+        made.append(num_chunks)
+        return chunk_lengths(num_layers, num_chunks, plan_options)
+
+    monkeypatch.setattr("meshwright.sharding.rules.chunk_lengths", recorded)
+    assert "pp-layers" in names(INTERLEAVED, pp=16384, num_virtual_stages=512)
+    assert made == []
+    assert "pp-layers" not in names(INTERLEAVED, pp=17, num_virtual_stages=2)
+    assert made
+    assert max(made) == 34
 
 
 def test_both_ends_of_an_interleaved_pipeline_may_hold_no_layer():
