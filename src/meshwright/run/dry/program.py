@@ -50,7 +50,8 @@ from meshwright.frameworks.launch import (
 )
 from meshwright.run.dry.kernels import gpu_kernels
 from meshwright.run.dry.modules import Chunk, split_tensors
-from meshwright.run.dry.recorder import Category, MessageKind, Phase, StepRecorder, Usage
+from meshwright.run.dry.moments import Category, MessageKind, Phase, Ran
+from meshwright.run.dry.recorder import StepRecorder
 from meshwright.sharding.strategy import Recompute, ScheduleKind
 from meshwright.train.answer import Plan
 
@@ -62,16 +63,6 @@ SCHEDULES = {ScheduleKind.GPIPE: "GPipe", ScheduleKind.ONE_F_ONE_B: "1F1B",
 aten = torch.ops.aten
 DEVICE = "cpu"
 """Device of the fake tensors: what a build of PyTorch without a GPU has."""
-
-
-@dataclass(frozen=True)
-class Ran:
-    """Memory, messages and FLOPs of one rank in a step."""
-
-    rank: int
-    usage: Usage
-    messages: Counter[MessageKind]
-    flops: Counter[Phase]
 
 
 @contextmanager
@@ -155,7 +146,7 @@ class RankProgram:
             messages.update(
                 {k: n for k, n in recorder.messages.items() if k.phase is Phase.OPTIMIZER}
             )
-            return Ran(self.rank, recorder.usage(), messages, flops)
+            return Ran(self.rank, recorder.moments(), messages, flops)
 
     def _groups(self, mesh: DeviceMesh) -> dict[str, DeviceMesh]:
         """Return the meshes of axes that act together, and their axes by name."""

@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 import torch
@@ -24,39 +23,18 @@ import torch.distributed._tools.fake_collectives  # fake kernels of the collecti
 from torch.distributed._tools.common_utils import get_untyped_storages
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flop
 from torch.utils.weak import WeakIdKeyDictionary
 
+from meshwright.run.dry.moments import Category, MessageKind, Moments, Phase, moments_of
+
 aten, c10d, functional = torch.ops.aten, torch.ops.c10d, torch.ops._c10d_functional
-
-
-class Category(StrEnum):
-    """Parts of the memory of a device in a step, by the purpose of a tensor."""
-
-    WEIGHTS = "weights"
-    GRADIENTS = "gradients"
-    """Gradients of weights: kept ones, whole ones of a layer, and the messages made of them."""
-    STATES = "states"
-    GATHERED = "gathered"
-    """Weights gathered from other ranks, and the messages in which they come."""
-    ACTIVATIONS = "activations"
-    """Made by a forward pass, and still there in a backward pass."""
-    LOGITS = "logits"
-    """Everything as wide as the vocabulary on this rank, gradients included."""
-    TEMPORARY = "temporary"
-    """All else: gradients of activations, and what recomputation brings back, among them."""
-    HOST = "host"
-    """In the memory of the host, and not part of a device's peak."""
-
-
-class Phase(StrEnum):
-    """Part of a step."""
-
-    FORWARD = "forward"
-    BACKWARD = "backward"
-    OPTIMIZER = "optimizer"
 
 
 @dataclass(eq=False, slots=True)
@@ -75,32 +53,6 @@ class Block:
             return self.category
         is_kept = self.born is Phase.FORWARD and self.freed is not Phase.FORWARD
         return Category.ACTIVATIONS if is_kept else Category.TEMPORARY
-
-
-@dataclass(frozen=True, order=True)
-class MessageKind:
-    """Messages of one kind: operation, axis and phase, and bytes of each."""
-
-    operation: str
-    axis: str
-    phase: Phase
-    num_bytes: int
-    """The whole tensor: after a gather, before a reduction [bytes]."""
-
-
-@dataclass(frozen=True)
-class Usage:
-    """Memory of a device over a step."""
-
-    at_peak_bytes: Mapping[Category, int]
-    most_bytes: Mapping[Category, int]
-    """The most of each category, at a moment of its own."""
-    peak_phase: Phase
-
-    @property
-    def peak_bytes(self) -> int:
-        """The most of all categories together, the host left out [bytes]."""
-        return sum(self.at_peak_bytes.values())
 
 
 OPERATIONS: Mapping[Any, tuple[str, int | None]] = {
@@ -147,7 +99,9 @@ class StepRecorder(TorchDispatchMode):
     def __post_init__(self) -> None:
         super().__init__()
         self._blocks: Any = WeakIdKeyDictionary()
-        self._changes: list[tuple[Block, int, Phase]] = []
+        self._changes: list[tuple[Block, int, Phase, tuple[int, int]]] = []
+        self._place, self._depth = (0, 0), 0
+        self._ran_in = Phase.FORWARD
         self.going_back: set[int] = set()
         """Tensors that a stage sends to the one before it, by identity."""
         self._paused = 0
@@ -184,11 +138,17 @@ class StepRecorder(TorchDispatchMode):
 
         torch.UntypedStorage.resize_ = resized
         ShardingPropagator._fake_mode_lock = _Around(self.without)
+        self._hooks = [
+            register_module_forward_pre_hook(self._enter_module),
+            register_module_forward_hook(self._leave_module, always_call=True),
+        ]
         super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
+        for hook in self._hooks:
+            hook.remove()
         torch.UntypedStorage.resize_ = self._resize
         ShardingPropagator._fake_mode_lock = nullcontext()
         self._finished = True
@@ -199,20 +159,9 @@ class StepRecorder(TorchDispatchMode):
             for storage in get_untyped_storages(tensor):
                 self._block(storage).category = category
 
-    def usage(self) -> Usage:
-        """Return the memory at its peak, and the most of each category."""
-        now, most = Counter[Category](), Counter[Category]()
-        total, highest, phase = 0, -1, Phase.FORWARD
-        peak: dict[Category, int] = {}
-        for block, change, at in self._changes:
-            category = block.found
-            now[category] += change
-            most[category] = max(most[category], now[category])
-            total += change * (category is not Category.HOST)
-            if total > highest:
-                highest, phase = total, at
-                peak = {c: n for c, n in now.items() if c is not Category.HOST}
-        return Usage(peak, dict(most), phase)
+    def moments(self) -> Moments:
+        """Return the memory of each category at every operator of the step."""
+        return moments_of((block.found, *change) for block, *change in self._changes)
 
     def _is_weight(self, tensor: Any) -> bool:
         found = self._blocks.get(tensor.untyped_storage())
@@ -222,7 +171,7 @@ class StepRecorder(TorchDispatchMode):
         if self._finished or num_bytes == block.num_bytes:
             return
         phase = self.phase
-        self._changes.append((block, num_bytes - block.num_bytes, phase))
+        self._changes.append((block, num_bytes - block.num_bytes, phase, self._place))
         block.num_bytes = num_bytes
         block.freed = phase if num_bytes == 0 else None
 
@@ -242,6 +191,7 @@ class StepRecorder(TorchDispatchMode):
         if any(kind is DTensor for kind in types):
             return NotImplemented
         kwargs = kwargs or {}
+        self._begin(is_task=self.phase is not self._ran_in)
         is_wait = func is functional.wait_tensor.default
         result = args[0] if is_wait else func(*args, **kwargs)
         if self._paused or is_wait:
@@ -261,6 +211,20 @@ class StepRecorder(TorchDispatchMode):
                     if tensor.ndim > 1 and tensor.shape[-1] in self.vocab_sizes:
                         block.category = block.category or Category.LOGITS
         return result
+
+    def _begin(self, *, is_task: bool) -> None:
+        """Count an operator, and a task where one begins: a pass, or the optimizer."""
+        task, operator = self._place
+        self._place = (task + is_task, 0 if is_task else operator + 1)
+        self._ran_in = self.phase
+
+    def _enter_module(self, *called: Any) -> None:
+        self._depth += 1
+        if self._depth == 1 and self.phase is Phase.FORWARD:
+            self._begin(is_task=True)
+
+    def _leave_module(self, *called: Any) -> None:
+        self._depth -= 1
 
     def _message(
         self, operation: tuple[str, int | None], args: Any, kwargs: Any, result: Any

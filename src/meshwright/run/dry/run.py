@@ -11,8 +11,8 @@ import torch
 from meshwright.frameworks.launch import degrees
 from meshwright.run.dry.answer import DryRun, Held, Moved, RanStage
 from meshwright.run.dry.expected import WORKING, expected_bytes, expected_messages
-from meshwright.run.dry.program import Ran, RankProgram
-from meshwright.run.dry.recorder import Category
+from meshwright.run.dry.moments import Category, Ran
+from meshwright.run.dry.program import RankProgram
 from meshwright.run.dry.refusals import check_dry
 from meshwright.run.dry.torchtitan import (
     TorchtitanProgram,

@@ -1,0 +1,123 @@
+"""What a rank has done in a step: memory by category at every operator, messages and FLOPs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from meshwright.base.arrays import IntArray
+
+
+class Category(StrEnum):
+    """Parts of the memory of a device in a step, by the purpose of a tensor."""
+
+    WEIGHTS = "weights"
+    GRADIENTS = "gradients"
+    """Gradients of weights: kept ones, whole ones of a layer, and the messages made of them."""
+    STATES = "states"
+    GATHERED = "gathered"
+    """Weights gathered from other ranks, and the messages in which they come."""
+    ACTIVATIONS = "activations"
+    """Made by a forward pass, and still there in a backward pass."""
+    LOGITS = "logits"
+    """Everything as wide as the vocabulary on this rank, gradients included."""
+    TEMPORARY = "temporary"
+    """All else: gradients of activations, and what recomputation brings back, among them."""
+    HOST = "host"
+    """In the memory of the host, and not part of a device's peak."""
+
+
+class Phase(StrEnum):
+    """Part of a step."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+
+
+@dataclass(frozen=True, order=True)
+class MessageKind:
+    """Messages of one kind: operation, axis and phase, and bytes of each."""
+
+    operation: str
+    axis: str
+    phase: Phase
+    num_bytes: int
+    """The whole tensor: after a gather, before a reduction [bytes]."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Memory of a device over a step."""
+
+    at_peak_bytes: Mapping[Category, int]
+    most_bytes: Mapping[Category, int]
+    """The most of each category, at a moment of its own."""
+    peak_phase: Phase
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most of all categories together, the host left out [bytes]."""
+        return sum(self.at_peak_bytes.values())
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Memory of a device where an operator has made its tensors, and nothing is freed yet."""
+
+    held_bytes: IntArray
+    """(moments, categories) [bytes]."""
+    phases: IntArray
+    tasks: IntArray
+    """Number of the task of each moment."""
+
+    @property
+    def usage(self) -> Usage:
+        """The memory at its peak, and the most of each category."""
+        on_device = [category is not Category.HOST for category in Category]
+        at = int(self.held_bytes[:, on_device].sum(axis=1).argmax())
+        peak, most = self.held_bytes[at].tolist(), self.held_bytes.max(axis=0).tolist()
+        known = dict(zip(Category, peak, strict=True))
+        del known[Category.HOST]
+        return Usage(known, dict(zip(Category, most, strict=True)), list(Phase)[self.phases[at]])
+
+
+@dataclass(frozen=True)
+class Ran:
+    """Memory, messages and FLOPs of one rank in a step."""
+
+    rank: int
+    moments: Moments
+    messages: Counter[MessageKind]
+    flops: Counter[Phase]
+
+    @property
+    def usage(self) -> Usage:
+        """Memory at its peak, and the most of each category."""
+        return self.moments.usage
+
+
+Change = tuple[Category, int, Phase, tuple[int, int]]
+"""Category, bytes, phase, and the numbers of the task and of the operator."""
+
+
+def moments_of(changes: Iterable[Change]) -> Moments:
+    """Return the moments between changes of memory: after all tensors that an operator makes."""
+    number = {category: at for at, category in enumerate(Category)}
+    now = [0] * len(number)
+    held, phases, tasks = [], [], []
+    place, falls = (-1, 0), False
+    for category, num_bytes, phase, at in changes:
+        if at != place or (falls and num_bytes > 0):
+            held.append(list(now))
+            phases.append(list(Phase).index(phase))
+            tasks.append(at[0])
+        now[number[category]] += num_bytes
+        place, falls = at, num_bytes < 0
+        if not falls:
+            held[-1] = list(now)
+    return Moments(*(np.array(found, dtype=np.int64) for found in (held, phases, tasks)))
