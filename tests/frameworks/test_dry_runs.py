@@ -30,7 +30,7 @@ def test_torchtitan_starts_and_sends_what_is_derived(model, recompute):
                   global_batch=4, recompute=recompute)  # fmt: skip
     found = dry_run(plan)
     assert found.program.startswith("torchtitan 0.3")
-    moved = {(m.operation, m.axis, m.phase): m for m in found.stages[0].moved}
+    moved = {(m.kind, m.axis, m.phase): m for m in found.stages[0].sent}
     of_forward = [m for m in moved.values() if m.phase == "forward"]
     assert len(of_forward) >= 4
     assert all(m.is_equal for m in of_forward)
@@ -38,7 +38,7 @@ def test_torchtitan_starts_and_sends_what_is_derived(model, recompute):
     # The head keeps its gathered weights for the backward pass: "do not reshard the last layers".
     gathers = moved["all_gather", "dp_shard", "backward"]
     head = 2 * (1024 // 2 * 256 + 256)
-    assert gathers.derived_bytes - gathers.num_bytes == head
+    assert gathers.derived_bytes - gathers.sent_bytes == head
 
 
 @pytest.mark.filterwarnings("ignore")

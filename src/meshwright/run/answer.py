@@ -4,29 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-from meshwright.base.records import Rows, Shown, scalars
+from meshwright.base.records import Brief, Rows, Shown, scalars
+
+
+class Call(NamedTuple):
+    """A sort of collective: calls of one sort add up."""
+
+    kind: str
+    axis: str
+    phase: str
+    site: str = ""
 
 
 @dataclass(frozen=True)
-class Sent:
-    """Collectives of one kind in a step: what all processes sent, and what the plan says."""
+class Sent(Brief):
+    """Collectives of one kind over one axis in one phase of a step, beside the derivation.
 
-    phase: str
+    Of a real run they are those of all processes together, of a dry run those of one rank.
+    """
+
     kind: str
     axis: str
+    phase: str
     calls: int
-    """Calls of all processes."""
     sent_bytes: float
-    """Bytes of the full tensors, each counted at every process of its group [bytes]."""
+    """Bytes of the full tensors: after a gather, before a reduction [bytes]."""
     derived_bytes: float
-    """Bytes that follow from the shardings of the plan [bytes]."""
+    """Bytes that follow from the shardings of the plan; 0: none are derived [bytes]."""
 
     @property
     def is_equal(self) -> bool:
         """Whether both are equal, to the last byte."""
         return abs(self.sent_bytes - self.derived_bytes) < 0.5
+
+
+def rows_of(
+    calls: Mapping[Call, int], sent: Mapping[Call, float], derived: Mapping[Call, float]
+) -> tuple[Sent, ...]:
+    """Return a row for every sort of collective that is sent or derived, with bytes of both."""
+    keys = sorted(sent.keys() | derived.keys(), key=lambda key: (key.axis, key.phase, key.kind))
+    return tuple(
+        Sent(str(key.kind), key.axis, str(key.phase), calls.get(key, 0),
+             float(sent.get(key, 0.0)), float(derived.get(key, 0.0)))
+        for key in keys
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import inf, isfinite
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch import Tensor
 from meshwright.graph.op import TOKEN_DIMS, UNITS_OF_DIM, LayerGraph
 from meshwright.graph.op import Tensor as SpecTensor
 from meshwright.graph.transformer import TABLE, build_graph
+from meshwright.run.answer import Call
 from meshwright.run.mesh import Mesh
 from meshwright.run.recorder import Recorder, StreamPass
 from meshwright.run.scale import Job, axes_in_use
@@ -28,19 +29,11 @@ TOLERANCE = {"fp64": 1e-9, "fp32": 1e-4, "bf16": 5e-2}
 """Largest relative difference from the dense model, by type."""
 
 
-class Key(NamedTuple):
-    """One row of the comparison: all collectives of a step of one phase, kind and axis."""
-
-    phase: str
-    kind: str
-    axis: str
+Found = defaultdict[Call, float]
 
 
-Found = defaultdict[Key, float]
-
-
-def derived(job: Job) -> dict[Key, float]:
-    """Return the elements that all processes send in a step, as the shardings of the plan say.
+def derived(job: Job, word_bytes: float) -> dict[Call, float]:
+    """Return the bytes that all processes send in a step, as the shardings of the plan say.
 
     Each call counts its full tensor at every process, as the recorder does.
     """
@@ -58,10 +51,10 @@ def derived(job: Job) -> dict[Key, float]:
         hops = s.pp * s.num_virtual_stages - 1
         for call in stage_boundary_calls(graph, job.plan_options):
             elements = mean_elements(call.tensor, call.split, sizes, s)
-            found[Key(call.phase, call.kind, "pp")] += (
+            found[Call(call.kind, "pp", call.phase)] += (
                 elements * hops * job.num_micro_batches * s.num_devices / s.pp
             )
-    return {key: number for key, number in found.items() if number}
+    return {key: number * word_bytes for key, number in found.items() if number}
 
 
 def derived_kept_bytes(job: Job, word_bytes: float) -> float | None:
@@ -119,43 +112,44 @@ def _add(found: Found, layer: LayerGraph, job: Job, count: int, *, tied: bool = 
             # FSDP has cut the gradient when sums over other axes are made.
             elements /= degree_of("dp_shard*cp", s)
         times = 1 if call.per_step else job.num_micro_batches
-        found[Key(call.phase, call.kind, call.axis.split("/")[0])] += elements * times * per_rank
+        key = Call(call.kind, call.axis.split("/")[0], call.phase)
+        found[key] += elements * times * per_rank
 
 
 def recorded(
     recorder: Recorder, padding: Mapping[str, float]
-) -> tuple[dict[Key, float], dict[Key, int]]:
-    """Return the elements and the calls that all processes together have sent.
+) -> tuple[dict[Call, float], dict[Call, int]]:
+    """Return the bytes and the calls that all processes together have sent.
 
     Parameters
     ----------
     padding
-        Elements that a call over an axis carries more than the tensors of its plan: FSDP fills up
-        the rows of a weight until shards divide them.
+        Bytes that a call over an axis carries more than the tensors of its plan: FSDP fills up the
+        rows of a weight until shards divide them [bytes].
     """
     of_all: list[Any] = [None] * dist.get_world_size()
     own = {call: (number, recorder.calls[call] * padding.get(call.axis, 0.0))
-           for call, number in recorder.elements.items()}  # fmt: skip
+           for call, number in recorder.num_bytes.items()}  # fmt: skip
     dist.all_gather_object(of_all, (own, dict(recorder.calls)))
-    elements: Found = defaultdict(float)
-    calls: Counter[Key] = Counter()
-    for own_elements, own_calls in of_all:
-        for call, (number, filled) in own_elements.items():
-            key = Key(call.phase, call.kind, call.axis.split("/")[0])
-            elements[key] += number - filled
+    num_bytes: Found = defaultdict(float)
+    calls: Counter[Call] = Counter()
+    for own_bytes, own_calls in of_all:
+        for call, (number, filled) in own_bytes.items():
+            key = Call(call.kind, call.axis.split("/")[0], call.phase)
+            num_bytes[key] += number - filled
             calls[key] += own_calls[call]
-    return dict(elements), dict(calls)
+    return dict(num_bytes), dict(calls)
 
 
 def wrong_passes(recorder: Recorder, mesh: Mesh) -> int:
     """Return the passes of streams whose sends are not those of the form, on this process.
 
     Rounds, destinations and items are compared, the buffers that were in use with those of the
-    closed form, and the elements with those that passed the process group.
+    closed form, and the bytes with those that passed the process group.
     """
     wrong = sum(_differs(made, mesh) for made in recorder.passes)
-    noted = sum(elements for made in recorder.passes for _, elements in made.sends)
-    return wrong + (noted != recorder.streamed_elements)
+    noted = sum(num_bytes for made in recorder.passes for _, num_bytes in made.sends)
+    return wrong + (noted != recorder.streamed_bytes)
 
 
 def _differs(made: StreamPass, mesh: Mesh) -> bool:

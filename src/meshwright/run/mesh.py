@@ -223,5 +223,5 @@ def make_mesh(job: Job, rank: int, device: torch.device) -> Mesh:
             if rank in ranks:
                 mesh.axes[name] = Axis(name, ranks, ranks.index(rank), mesh.recorder, made.get(key))
                 if name in DATA_GROUPS and key in made:
-                    mesh.recorder.know(made[key], name)
+                    mesh.recorder.axis_of[made[key].group_name] = name
     return mesh

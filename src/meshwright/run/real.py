@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from meshwright.base.errors import Fault, MeshwrightError, SpecError
-from meshwright.run.answer import Executed, Sent
+from meshwright.run.answer import Executed, rows_of
 from meshwright.run.check import (
     TOLERANCE,
     derived,
@@ -332,8 +332,8 @@ def _report(
     """Return the report, with what all processes have counted."""
     job, mesh = task.job, process.mesh
     waited_s = mesh.recorder.waited_s
-    elements, calls = recorded(mesh.recorder, process.padding())
-    expected = derived(job)
+    size = DTYPES[task.dtype].itemsize
+    sent_bytes, calls = recorded(mesh.recorder, process.padding())
     of_all: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(
         of_all,
@@ -352,12 +352,7 @@ def _report(
         peak = float(peak_bytes)
     if mesh.rank:
         return None
-    size = DTYPES[task.dtype].itemsize
-    sent = tuple(
-        Sent(key.phase, key.kind, key.axis, calls.get(key, 0), elements.get(key, 0) * size,
-             expected.get(key, 0.0) * size)
-        for key in sorted(elements.keys() | expected.keys())
-    )  # fmt: skip
+    sent = rows_of(calls, sent_bytes, derived(job, size))
     worst = max((own[0][1:] for own in of_all if own[0] is not None), default=(None, ""))
     steps = max(task.num_steps - 1, 1)
     return Executed(

@@ -1,34 +1,61 @@
-"""A recorder of every send of a process: operation, group, elements, phase, and round.
+"""A recorder of every collective of a process: kind, axis, phase, site, bytes, and round.
 
 It stands between PyTorch and its process groups (a dispatch mode), so that it sees what layers,
-FSDP and pipelines really send, not what they mean to. Layers say the site and the phase.
+FSDP and pipelines really send, not what they mean to. Layers state the site and the phase.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from meshwright.graph.op import Phase
+from meshwright.run.answer import Call
 from meshwright.spec.collective import CollectiveKind
 from meshwright.streams.forms import Send
 
+c10d, functional = torch.ops.c10d, torch.ops._c10d_functional
+GATHER, SCATTER = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
+REDUCE, EXCHANGE = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_TO_ALL
+COLLECTIVES: Mapping[Any, tuple[CollectiveKind, int | None]] = {
+    c10d._allgather_base_.default: (GATHER, 0),
+    c10d.allgather_.default: (GATHER, 0),
+    c10d._reduce_scatter_base_.default: (SCATTER, 1),
+    c10d.reduce_scatter_.default: (SCATTER, 1),
+    c10d.allreduce_.default: (REDUCE, 0),
+    c10d.broadcast_.default: (CollectiveKind.BROADCAST, 0),
+    c10d.alltoall_base_.default: (EXCHANGE, 1),
+    c10d.alltoall_.default: (EXCHANGE, 1),
+    c10d.send.default: (CollectiveKind.SEND, 0),
+    functional.all_gather_into_tensor.default: (GATHER, None),
+    functional.all_gather_into_tensor_out.default: (GATHER, None),
+    functional.reduce_scatter_tensor.default: (SCATTER, 0),
+    functional.all_reduce.default: (REDUCE, 0),
+    functional.all_reduce_.default: (REDUCE, 0),
+    functional.all_to_all_single.default: (EXCHANGE, 0),
+    functional.broadcast.default: (CollectiveKind.BROADCAST, 0),
+    torch.ops._dtensor.shard_dim_alltoall.default: (EXCHANGE, 0),
+}
+"""Kind of each operator, and the argument that holds the full tensor; None: its result."""
 
-class Call(NamedTuple):
-    """A kind of collective: calls of one kind add up."""
 
-    kind: CollectiveKind
+class Label(NamedTuple):
+    """What a layer or a stage states about the collective that it is about to make."""
+
     axis: str
-    phase: Phase
     site: str
+    phase: Phase
+    is_counted: bool = True
+    """Whether the derivation has the call; the sends of a stream are counted as one pass, and
+    the row counts that experts exchange first are not counted."""
 
 
 class StreamPass(NamedTuple):
@@ -37,68 +64,44 @@ class StreamPass(NamedTuple):
     axis: str
     is_reversed: bool
     sends: tuple[tuple[Send, int], ...]
-    """Sends of the member, with the elements of each."""
+    """Sends of the member, with the bytes of each."""
     most_held: int
     """Items of others that the member held at once, arriving ones included; 0 on the way back."""
-
-
-class Said(NamedTuple):
-    """The label that a layer gives to the collective that it is about to make."""
-
-    axis: str
-    site: str
-    phase: Phase
-    is_counted: bool = True
-    """Whether the call is one of the derivation; sends of a stream are counted as one pass, and
-    row counts that experts exchange first as none."""
-
-
-_FULL = {
-    "_allgather_base_": (CollectiveKind.ALL_GATHER, 0),
-    "_reduce_scatter_base_": (CollectiveKind.REDUCE_SCATTER, 1),
-    "allreduce_": (CollectiveKind.ALL_REDUCE, 0),
-    "alltoall_base_": (CollectiveKind.ALL_TO_ALL, 1),
-    "send": (CollectiveKind.SEND, 0),
-}
-"""Operations of process groups: their kind, and the argument that holds the full tensor."""
-UNKNOWN = "not by a layer"
 
 
 class Recorder(TorchDispatchMode):
     """Counts of the collectives of a process, and its passes of streams."""
 
-    def __init__(self) -> None:
+    def __init__(self, axis_of: Mapping[str, str] | None = None) -> None:
         super().__init__()
+        self.axis_of = dict(axis_of or {})
+        """Axis of each process group for which PyTorch calls without a layer, by group name."""
         self.calls: Counter[Call] = Counter()
-        self.elements: Counter[Call] = Counter()
+        self.num_bytes: Counter[Call] = Counter()
+        """Bytes of the full tensors: after a gather, before a reduction [bytes]."""
         self.passes: list[StreamPass] = []
-        self._axis_of: dict[str, str] = {}
-        self._said: list[Said] = []
-        self._expected: dict[int, Said] = {}
+        self.streamed_bytes = 0
+        """Bytes of the sends of streams, as they passed by [bytes]."""
         self.waited_s = 0.0
         """Time in collectives of layers, and waiting for what a stream brings [s]."""
-        self.streamed_elements = 0
-        """Elements of the sends of streams, as they passed by."""
+        self._labels: list[Label] = []
+        self._expected: dict[int, Label] = {}
 
-    def know(self, group: Any, axis: str) -> None:
-        """Learn the axis of a group for which PyTorch calls without a layer."""
-        self._axis_of[group.group_name] = axis
-
-    def expect(self, tensor: Tensor, said: Said) -> None:
-        """Learn what the coming send of a tensor is for."""
-        self._expected[tensor.data_ptr()] = said
+    def expect(self, tensor: Tensor, label: Label) -> None:
+        """Label the coming send of a tensor."""
+        self._expected[id(tensor)] = label
 
     @contextmanager
     def saying(
         self, axis: str, site: str, phase: Phase, *, is_counted: bool = True
     ) -> Iterator[None]:
-        """Say what the collectives made inside are for."""
-        self._said.append(Said(axis, site, phase, is_counted))
+        """Label the collectives made inside."""
+        self._labels.append(Label(axis, site, phase, is_counted))
         try:
             with self.waiting():
                 yield
         finally:
-            self._said.pop()
+            self._labels.pop()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -112,53 +115,65 @@ class Recorder(TorchDispatchMode):
         """Count what is sent inside."""
         if not is_on:
             passes = len(self.passes)
-            calls, elements = self.calls.copy(), self.elements.copy()
+            calls, num_bytes = self.calls.copy(), self.num_bytes.copy()
             yield
             del self.passes[passes:]
-            self.calls, self.elements = calls, elements
+            self.calls, self.num_bytes = calls, num_bytes
             return
         with self:
             yield
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace == "c10d":
-            self._note(func, args)
-        return func(*args, **(kwargs or {}))
+        """Run one operator, and record it if it is a collective."""
+        result = func(*args, **(kwargs or {}))
+        if func in COLLECTIVES:
+            kind, place = COLLECTIVES[func]
+            full = result if place is None else args[place]
+            tensors = [one for one in tree_leaves(full) if isinstance(one, Tensor)]
+            self.note(kind, self._axis(args), tensors, args)
+        return result
 
-    def _note(self, func: Any, args: Any) -> None:
-        """Count one operation of a process group."""
-        kind, place = _FULL.get(func._opname, (None, 0))
-        if kind is None:
-            return
-        full = args[place]
-        tensors = full if isinstance(full, list) else [full]
-        elements = sum(tensor.numel() for tensor in tensors)
-        said = self._said[-1] if self._said else self._expected.pop(tensors[0].data_ptr(), None)
-        if said is None:
-            said = self._guess(kind, args)
-        if said.is_counted:
-            self.add(kind, said.axis, said.site, said.phase, elements)
-        elif kind is CollectiveKind.SEND and self._said:
-            self.streamed_elements += elements
+    def note(self, kind: CollectiveKind, axis: str, tensors: list[Tensor], args: Any) -> None:
+        """Count a collective of full tensors, by its label or else by the pass under way."""
+        label = self._labels[-1] if self._labels else self._expected.pop(id(tensors[0]), None)
+        num_bytes = sum(one.nbytes for one in tensors)
+        if label is None:
+            # Pipelines shake hands before their first step; what stages send is expected.
+            if kind is not CollectiveKind.SEND:
+                self.add(Call(kind, axis, self.phase_of(kind, axis)), num_bytes)
+        elif label.is_counted:
+            self.add(Call(kind, label.axis, label.phase, label.site), num_bytes)
+        elif kind is CollectiveKind.SEND:
+            self.streamed_bytes += num_bytes
 
-    def add(self, kind: CollectiveKind, axis: str, site: str, phase: Phase, elements: int) -> None:
+    def add(self, call: Call, num_bytes: int) -> None:
         """Count a collective; forward calls inside a backward pass are those of recomputation."""
-        if phase is Phase.FORWARD and in_backward():
-            phase = Phase.INPUT_GRADIENT
-        call = Call(kind, axis, phase, site)
+        if call.phase is Phase.FORWARD and in_backward():
+            call = call._replace(phase=Phase.INPUT_GRADIENT)
         self.calls[call] += 1
-        self.elements[call] += elements
+        self.num_bytes[call] += num_bytes
 
-    def _guess(self, kind: CollectiveKind, args: Any) -> Said:
-        """Return the axis by the group, and the phase by the pass that is under way."""
-        group = next(arg for arg in args if isinstance(arg, torch.ScriptObject))
-        axis = self._axis_of.get(dist.ProcessGroup.unbox(group).group_name, UNKNOWN)
-        reduces = kind in (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
-        if reduces:
-            return Said(axis, UNKNOWN, Phase.WEIGHT_GRADIENT)
-        # Pipelines shake hands before their first step; what stages send is expected.
-        return Said(axis, UNKNOWN, Phase.INPUT_GRADIENT if in_backward() else Phase.FORWARD,
-                    is_counted=kind is not CollectiveKind.SEND)  # fmt: skip
+    def phase_of(self, kind: CollectiveKind, axis: str) -> str:
+        """Return the phase of a collective that no layer labels."""
+        if "dp" in axis and kind in (SCATTER, REDUCE):
+            return Phase.WEIGHT_GRADIENT
+        return Phase.INPUT_GRADIENT if in_backward() else Phase.FORWARD
+
+    def _axis(self, args: Any) -> str:
+        names = (name for name in map(_group_name, args) if name in self.axis_of)
+        return self.axis_of.get(next(names, ""), "")
+
+
+def _group_name(argument: Any) -> str:
+    """Return the name of a process group, or an empty text for another argument."""
+    if isinstance(argument, str):
+        return argument
+    if isinstance(argument, torch.ScriptObject):
+        try:
+            return str(torch.distributed.ProcessGroup.unbox(argument).group_name)
+        except (RuntimeError, TypeError):
+            return ""
+    return ""
 
 
 def in_backward() -> bool:

@@ -17,25 +17,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.tensor import DTensor
 
 from meshwright.graph.op import Phase
 from meshwright.run.layers.loss import cross_entropy
 from meshwright.run.mesh import Mesh, groups_of
 from meshwright.run.model import Transformer, draw
-from meshwright.run.recorder import Recorder, Said
+from meshwright.run.pipelines import LabelledStage, schedule_of
 from meshwright.run.sharded import Stage, stages_of
-from meshwright.sharding.strategy import ScheduleKind
 
 LEARNING_RATE, EPSILON = 1e-3, 1e-5
-SCHEDULES = {
-    ScheduleKind.GPIPE: "ScheduleGPipe",
-    ScheduleKind.ONE_F_ONE_B: "Schedule1F1B",
-    ScheduleKind.INTERLEAVED: "ScheduleInterleaved1F1B",
-    ScheduleKind.ZERO_BUBBLE: "ScheduleInterleavedZeroBubble",
-}
-"""Schedules by their class in ``torch/distributed/pipelining/schedules.py`` (PyTorch 2.13)."""
 
 
 def optimizer_of(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
@@ -144,16 +135,13 @@ class Process:
                 _keep_zero(stage, mesh.options.zero_stage)
             logits = torch.empty(rows, whole, len(stage.words), dtype=dtype, device="meta")
             logits.requires_grad_()
-            found.append(_ToldStage(
-                stage, place, int(s.pp * s.num_virtual_stages), self.device, told=mesh.recorder,
+            found.append(LabelledStage(
+                stage, place, int(s.pp * s.num_virtual_stages), self.device, recorder=mesh.recorder,
                 input_args=words if stage.is_first else rest,
                 output_args=logits if stage.is_last else rest, group=mesh["pp"].group,
             ))  # fmt: skip
-        kind = mesh.options.schedule
-        made = getattr(schedules, SCHEDULES[kind])
-        is_multiple = issubclass(made, schedules.PipelineScheduleMulti)
-        return made(found if is_multiple else found[0], self.job.num_micro_batches,
-                    loss_fn=self.loss, scale_grads=False)  # fmt: skip
+        return schedule_of(mesh.options.schedule, found, self.job.num_micro_batches, self.loss,
+                           scale_grads=False)  # fmt: skip
 
     def _pipelined(self, inputs: Tensor, targets: Tensor) -> float:
         """Run the micro-batches in the order of the pipeline schedule."""
@@ -185,14 +173,14 @@ class Process:
                 gradient.copy_(mesh[axis].sum(gradient, name, phase))
 
     def padding(self) -> dict[str, float]:
-        """Return the elements with which FSDP fills up a call over each axis, in the mean."""
+        """Return the bytes with which FSDP fills up a call over each axis, in the mean [bytes]."""
         filled: defaultdict[str, float] = defaultdict(float)
         units: defaultdict[str, set[str]] = defaultdict(set)
         for name, weight in self.parameters.items():
             if isinstance(weight, DTensor):
                 axis = "edp_shard" if self.held[name].is_expert else "dp_shard*cp"
                 size, rows = weight.device_mesh.size(-1), weight.shape[0]
-                more = (-rows % size) * (weight.numel() // rows)
+                more = (-rows % size) * (weight.nbytes // rows)
                 filled[axis] += more
                 filled["dp_replicate"] += more / size
                 unit = name.split(".")[1] if name.startswith("layers.") else "edges"
@@ -224,27 +212,6 @@ def _keep_zero(stage: Any, zero_stage: int) -> None:
     for module in filter(lambda module: isinstance(module, FSDPModule), stage.modules()):
         for name in AT_THE_END if zero_stage == 3 else ("reshard",):
             setattr(module, name, lambda *given, **named: None)
-
-
-class _ToldStage(PipelineStage):
-    """A stage of PyTorch whose sends are told apart: activations, and their gradients."""
-
-    def __init__(self, *args: Any, told: Recorder, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.told = told
-
-    def get_fwd_send_ops(self, *args: Any) -> list[Any]:
-        """Return the sends of activations."""
-        return self._told(super().get_fwd_send_ops(*args), Phase.FORWARD)
-
-    def get_bwd_send_ops(self, *args: Any) -> list[Any]:
-        """Return the sends of gradients."""
-        return self._told(super().get_bwd_send_ops(*args), Phase.INPUT_GRADIENT)
-
-    def _told(self, operations: list[Any], phase: Phase) -> list[Any]:
-        for operation in operations:
-            self.told.expect(operation.tensor, Said("pp", "stage boundary", phase))
-        return operations
 
 
 def _local(gradient: Tensor) -> tuple[Tensor, int]:

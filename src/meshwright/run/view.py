@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.run.answer import Executed
+from meshwright.run.answer import Executed, Sent
 from meshwright.view.parts import Page, Section, Table, Text, Tile, Whole
 from meshwright.view.registry import view
 from meshwright.view.words import counted
@@ -14,19 +14,6 @@ from meshwright.view.words import counted
 @view(Executed)
 def executed_page(found: Executed) -> Page:
     """Return the page of a run."""
-    head = ("phase", "collective", "axis", "calls>", "sent [bytes]", "derived [bytes]", "equal")
-    sent = [
-        (
-            entry.phase,
-            entry.kind,
-            entry.axis,
-            entry.calls,
-            entry.sent_bytes,
-            entry.derived_bytes,
-            "yes" if entry.is_equal else "NO",
-        )
-        for entry in found.sent
-    ]
     losses = [(step, loss) for step, loss in enumerate(found.losses, 1)]
     title = f"{found.model}: {found.plan}"
     number = counted(found.num_processes, "process", "processes")
@@ -36,12 +23,33 @@ def executed_page(found: Executed) -> Page:
         tiles=list(_tiles(found)),
         sections=[
             Section("sent", "What was sent in a step, and what do the shardings say?",
-                    [Table(head, sent)] if sent else [Text("One process sends nothing.")]),
+                    [sent_table([("", found.sent)])] if found.sent
+                    else [Text("One process sends nothing.")]),
             Section("losses", "How did the loss go?", [Table(("step>", "loss>"), losses)]),
             Section("notes", "What differs from the plan?",
                     [Text(note) for note in found.notes] or [Text("Nothing.")]),
         ],
     )  # fmt: skip
+
+
+def sent_table(groups: Iterable[tuple[str, Iterable[Sent]]]) -> Table:
+    """Return the table of collectives: of a rank of each stage, or of all processes (no name)."""
+    rows = [
+        (who, one.axis, one.phase, one.kind, one.calls, one.sent_bytes, one.derived_bytes,
+         "yes" if one.is_equal else "NO")
+        for who, sent in groups for one in sent
+    ]  # fmt: skip
+    head = ("stage", "axis", "phase", "collective", "calls>", "sent [bytes]", "derived [bytes]",
+            "equal")  # fmt: skip
+    return (
+        Table(head, rows) if any(row[0] for row in rows) else Table(head[1:], [r[1:] for r in rows])
+    )
+
+
+def sent_answer(sent: Sequence[Sent]) -> str:
+    """Return how many kinds of collectives are as derived."""
+    equal = sum(one.is_equal for one in sent)
+    return f"{equal} of {counted(len(sent), 'kind')} of collectives equal in bytes"
 
 
 def _tiles(found: Executed) -> Iterator[Tile]:
@@ -66,11 +74,10 @@ def _tiles(found: Executed) -> Iterator[Tile]:
     if found.peak_device_bytes is not None:
         memory += f", {format_bytes(found.peak_device_bytes)} allocated"
     yield Tile("How much memory?", memory, label="memory")
-    equal = sum(entry.is_equal for entry in found.sent)
     passes = counted(found.num_stream_passes, "stream pass", "stream passes")
     streams = f"; {passes}, {found.wrong_passes} wrong" if found.num_stream_passes else ""
-    yield Tile("Is that what was priced?", f"{equal} of {counted(len(found.sent), 'kind')} of "
-               f"collectives equal in bytes{streams}", "", "sent", label="sent")  # fmt: skip
+    yield Tile("Is what is sent as derived?", sent_answer(found.sent) + streams, "", "sent",
+               label="sent")  # fmt: skip
 
 
 def _verdict(found: Executed) -> str:

@@ -162,7 +162,7 @@ def work(rank, size, port, there):
         with axis.recorder:
             made, expected = case(axis)[:2]
             made.sum().backward()
-        elements = [(str(c.phase), str(c.kind), n) for c, n in axis.recorder.elements.items()]
+        elements = [(c.phase, str(c.kind), n / 8) for c, n in axis.recorder.num_bytes.items()]
         sends = [[send for send, _ in one.sends] for one in axis.recorder.passes]
         found[case.__name__] = (float((made - expected).abs().max()), sorted(elements), sends)
     there.send(found)

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from meshwright.base.records import Brief, Rows, Shown
 from meshwright.base.units import format_bytes
+from meshwright.run.answer import Sent
 
 
 @dataclass(frozen=True)
@@ -24,25 +25,6 @@ class Held(Brief):
 
 
 @dataclass(frozen=True)
-class Moved(Brief):
-    """Collectives of one operation over one axis in one phase, by one rank in a step."""
-
-    operation: str
-    axis: str
-    phase: str
-    calls: int
-    num_bytes: float
-    """Bytes of the whole tensors: after a gather, before a reduction."""
-    derived_bytes: float | None
-    """Bytes derived from the shardings; None: no such collective is derived."""
-
-    @property
-    def is_equal(self) -> bool:
-        """Whether both are equal."""
-        return self.num_bytes == self.derived_bytes
-
-
-@dataclass(frozen=True)
 class RanStage(Brief):
     """One rank of a pipeline stage."""
 
@@ -56,7 +38,7 @@ class RanStage(Brief):
     held: tuple[Held, ...]
     host_bytes: float
     """In the memory of the host [bytes]."""
-    moved: tuple[Moved, ...]
+    sent: tuple[Sent, ...]
     flops: Mapping[str, float]
     """FLOPs by phase; attention scores count in full [FLOP]."""
     seconds: float

@@ -14,15 +14,13 @@ from meshwright.cost.problem import Problem
 from meshwright.cost.step import price_columns
 from meshwright.frameworks.launch import micro_batches
 from meshwright.graph.op import LayerGraph, Phase
+from meshwright.run.answer import Call
 from meshwright.sharding.algebra import CollectiveCall
 from meshwright.sharding.derivation import stage_boundary_calls, sync_calls
 from meshwright.sharding.local_sizes import degree_of, local_elements
 from meshwright.sharding.strategy import stack
 from meshwright.spec.collective import CollectiveKind
 from meshwright.train.answer import Plan
-
-Key = tuple[str, str, str]
-"""Operation, axis and phase."""
 
 WORKING = "working"
 """Name of logits and temporary tensors together: the formulas state one number for both."""
@@ -55,13 +53,13 @@ def expected_bytes(plan: Plan, stage: int) -> dict[str, float]:
     return found
 
 
-def expected_messages(plan: Plan, stage_layers: Iterable[range], stage: int) -> dict[Key, float]:
+def expected_messages(plan: Plan, stage_layers: Iterable[range], stage: int) -> dict[Call, float]:
     """Return the derived bytes of a rank of a stage in a step, by operation, axis and phase.
 
     Bytes are those of the whole tensor: after a gather, before a reduction.
     """
     problem, number = plan.problem, micro_batches(plan)
-    total: dict[Key, float] = defaultdict(float)
+    total: dict[Call, float] = defaultdict(float)
     pieces: Counter[int] = Counter()
     chunks = list(stage_layers)
     for layers in chunks:
@@ -119,18 +117,18 @@ def _parts(axis: str) -> tuple[str, ...]:
     return tuple(axis.split("/")[0].split("*"))
 
 
-def _key(plan: Plan, call: CollectiveCall) -> Key:
+def _key(plan: Plan, call: CollectiveCall) -> Call:
     phase = "forward" if call.phase is Phase.FORWARD else "backward"
     parts = _parts(call.axis)
     if "dp" in parts:
         parts = ("dp_replicate", "dp_shard", *parts[1:])
     used = [part for part in parts if getattr(plan.best.strategy, part, 1) > 1]
-    return str(call.kind), "*".join(used), phase
+    return Call(call.kind, "*".join(used), phase)
 
 
 def _boundaries(
     plan: Plan, problem: Problem, chunks: list[range], stage: int, number: int
-) -> Mapping[Key, float]:
+) -> Mapping[Call, float]:
     """Return the bytes that a rank sends to the stages beside its chunks."""
     strategy = plan.best.strategy
     if strategy.pp == 1:
@@ -143,4 +141,5 @@ def _boundaries(
     onward = sum(layers.stop < plan.model.num_layers for layers in chunks)
     back = sum(layers.start > 0 for layers in chunks)
     sent = {"forward": onward, "backward": back}
-    return {("send", "pp", phase): number * count * one for phase, count in sent.items()}
+    return {Call(CollectiveKind.SEND, "pp", phase): number * count * one
+            for phase, count in sent.items()}  # fmt: skip

@@ -10,6 +10,7 @@ from enum import StrEnum
 import numpy as np
 
 from meshwright.base.arrays import IntArray
+from meshwright.run.answer import Call
 
 
 class Category(StrEnum):
@@ -37,17 +38,6 @@ class Phase(StrEnum):
     FORWARD = "forward"
     BACKWARD = "backward"
     OPTIMIZER = "optimizer"
-
-
-@dataclass(frozen=True, order=True)
-class MessageKind:
-    """Messages of one kind: operation, axis and phase, and bytes of each."""
-
-    operation: str
-    axis: str
-    phase: Phase
-    num_bytes: int
-    """The whole tensor: after a gather, before a reduction [bytes]."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +82,8 @@ class Ran:
 
     rank: int
     moments: Moments
-    messages: Counter[MessageKind]
+    calls: Counter[Call]
+    num_bytes: Counter[Call]
     flops: Counter[Phase]
 
     @property

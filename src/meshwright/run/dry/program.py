@@ -31,8 +31,6 @@ from torch.distributed.fsdp import (
     OffloadPolicy,
     fully_shard,
 )
-from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
 from torch.distributed.tensor import DTensor, Shard, debug
 from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn import functional
@@ -50,16 +48,15 @@ from meshwright.frameworks.launch import (
 )
 from meshwright.run.dry.kernels import gpu_kernels
 from meshwright.run.dry.modules import Chunk, split_tensors
-from meshwright.run.dry.moments import Category, MessageKind, Phase, Ran
+from meshwright.run.dry.moments import Category, Phase, Ran
 from meshwright.run.dry.recorder import StepRecorder
-from meshwright.sharding.strategy import Recompute, ScheduleKind
+from meshwright.run.pipelines import LabelledStage, schedule_of
+from meshwright.sharding.strategy import Recompute
 from meshwright.train.answer import Plan
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32,
           "tf32": torch.float32}  # fmt: skip
 OF_BYTES = {2.0: torch.bfloat16, 4.0: torch.float32}
-SCHEDULES = {ScheduleKind.GPIPE: "GPipe", ScheduleKind.ONE_F_ONE_B: "1F1B",
-             ScheduleKind.INTERLEAVED: "Interleaved1F1B"}  # fmt: skip
 aten = torch.ops.aten
 DEVICE = "cpu"
 """Device of the fake tensors: what a build of PyTorch without a GPU has."""
@@ -138,15 +135,15 @@ class RankProgram:
             self._tag_resident(recorder, modules, optimizer)
             told("running")
             with recorder, loss_parallel() if self.sizes["tp"] > 1 else nullcontext():
-                messages, flops = self._passes(chunks, mesh, recorder)
+                counts = self._passes(chunks, mesh, recorder)
                 self._tag_gradients(recorder, modules)
+                before = _counts(recorder)
                 with recorder.during(Phase.OPTIMIZER):
                     optimizer.step()
                 optimizer.zero_grad()
-            messages.update(
-                {k: n for k, n in recorder.messages.items() if k.phase is Phase.OPTIMIZER}
-            )
-            return Ran(self.rank, recorder.moments(), messages, flops)
+            for total, now, then in zip(counts, _counts(recorder), before, strict=True):
+                total.update(now - then)
+            return Ran(self.rank, recorder.moments(), *counts)
 
     def _groups(self, mesh: DeviceMesh) -> dict[str, DeviceMesh]:
         """Return the meshes of axes that act together, and their axes by name."""
@@ -288,16 +285,16 @@ class RankProgram:
 
     def _passes(
         self, chunks: Sequence[nn.Module], mesh: DeviceMesh, recorder: StepRecorder
-    ) -> tuple[Counter[MessageKind], Counter[Phase]]:
-        """Run all micro-batches; those of one chunk are alike, so that the second stands for all.
+    ) -> Counts:
+        """Run all micro-batches, and return what all of them send and compute.
 
-        Returns messages and FLOPs of all of them.
+        Those of one chunk are alike, so that the second stands for all.
         """
         number, chunk = micro_batches(self.plan), chunks[0]
         if self.sizes["pp"] > 1:
             self._pipeline(chunks, mesh, recorder, number)
-            return recorder.messages.copy(), recorder.flops.copy()
-        seen: list[tuple[Counter[MessageKind], Counter[Phase]]] = []
+            return _counts(recorder)
+        seen: list[Counts] = []
         for index in range(min(number, 2)):
             tokens = torch.zeros(
                 self.sizes["micro_batch_size"], self.local_length, dtype=torch.int64
@@ -312,7 +309,7 @@ class RankProgram:
                     loss.backward()
                 del loss
             self._tag_gradients(recorder, chunk)
-            seen.append((recorder.messages.copy(), recorder.flops.copy()))
+            seen.append(_counts(recorder))
         return _repeated(seen, number, repeats_first=not self.is_sharded)
 
     def _saving(self, chunk: Chunk, tokens: Tensor, recorder: StepRecorder) -> Tensor:
@@ -360,29 +357,19 @@ class RankProgram:
         for place, chunk in enumerate(chunks):
             index = self.stage + place * self.sizes["pp"]
             given = (tokens if index == 0 else stream, scores if index == total - 1 else stream)
-            stage = _Stage(chunk, index, total, torch.device(DEVICE), given[0], given[1],
-                           group=mesh.get_group("pp"))  # fmt: skip
-            stage.recorder = recorder
-            stages.append(stage)
+            stages.append(_Stage(chunk, index, total, torch.device(DEVICE), *given,
+                                 group=mesh.get_group("pp"), recorder=recorder))  # fmt: skip
         del stream, scores, given
-        kind = get_schedule_class(SCHEDULES[self.options.schedule])
-        parts = stages if issubclass(kind, PipelineScheduleMulti) else stages[0]
-        schedule = kind(parts, n_microbatches=number, loss_fn=partial(self._loss, mesh))
+        loss = partial(self._loss, mesh)
+        schedule = schedule_of(self.options.schedule, stages, number, loss)
         batch = tokens.repeat(number, 1)
         inputs = (batch,) if self.stage == 0 else ()
         is_last = self.stage == self.sizes["pp"] - 1
         schedule.step(*inputs, target=batch if is_last else None, return_outputs=False)
 
 
-class _Stage(PipelineStage):
+class _Stage(LabelledStage):
     """A stage whose neighbours agree that the shapes are stated."""
-
-    recorder: StepRecorder
-
-    def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[Any]:
-        made: list[Any] = super().get_bwd_send_ops(bwd_chunk_id)
-        self.recorder.going_back |= {id(one.tensor) for one in made}
-        return made
 
     def _warmup_forward_vote(self, has_backward: bool, received_acc: Any = None) -> Any:
         return received_acc
@@ -396,9 +383,15 @@ class _Agreed:
         return 1
 
 
-def _repeated(
-    seen: Sequence[tuple[Counter[Any], Counter[Any]]], number: int, *, repeats_first: bool
-) -> tuple[Counter[Any], Counter[Any]]:
+Counts = tuple[Counter[Any], Counter[Any], Counter[Any]]
+"""Calls and bytes of collectives, and FLOPs."""
+
+
+def _counts(recorder: StepRecorder) -> Counts:
+    return recorder.calls.copy(), recorder.num_bytes.copy(), recorder.flops.copy()
+
+
+def _repeated(seen: Sequence[Counts], number: int, *, repeats_first: bool) -> Counts:
     """Return the counts of all micro-batches from those after the first and after the second.
 
     All but one are as the first, or as the second.
@@ -406,18 +399,11 @@ def _repeated(
     if len(seen) == 1:
         return seen[0]
     totals = []
-    for one, two in zip(*seen, strict=True):
-        own = {key: (one[key], two[key] - one[key]) for key in two}
-        totals.append(
-            Counter(
-                {
-                    key: (number - 1) * (first if repeats_first else second)
-                    + (second if repeats_first else first)
-                    for key, (first, second) in own.items()
-                }
-            )
-        )
-    return totals[0], totals[1]
+    for first, both in zip(*seen, strict=True):
+        second = Counter({key: both[key] - first[key] for key in both})
+        often, once = (first, second) if repeats_first else (second, first)
+        totals.append(Counter({key: (number - 1) * often[key] + once[key] for key in both}))
+    return totals[0], totals[1], totals[2]
 
 
 def _summed(group: Any, bucket: Any) -> Any:

@@ -15,11 +15,12 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed._tools.fake_collectives  # fake kernels of the collectives
+from torch import Tensor
 from torch.distributed._tools.common_utils import get_untyped_storages
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
@@ -27,14 +28,17 @@ from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flop
 from torch.utils.weak import WeakIdKeyDictionary
 
-from meshwright.run.dry.moments import Category, MessageKind, Moments, Phase, moments_of
+from meshwright.graph.op import Phase as LayerPhase
+from meshwright.run.answer import Call
+from meshwright.run.dry.moments import Category, Moments, Phase, moments_of
+from meshwright.run.recorder import Recorder, in_backward
+from meshwright.spec.collective import CollectiveKind
 
-aten, c10d, functional = torch.ops.aten, torch.ops.c10d, torch.ops._c10d_functional
+aten, functional = torch.ops.aten, torch.ops._c10d_functional
 
 
 @dataclass(eq=False, slots=True)
@@ -55,27 +59,6 @@ class Block:
         return Category.ACTIVATIONS if is_kept else Category.TEMPORARY
 
 
-OPERATIONS: Mapping[Any, tuple[str, int | None]] = {
-    c10d._allgather_base_.default: ("all_gather", 0),
-    c10d.allgather_.default: ("all_gather", 0),
-    c10d._reduce_scatter_base_.default: ("reduce_scatter", 1),
-    c10d.reduce_scatter_.default: ("reduce_scatter", 1),
-    c10d.allreduce_.default: ("all_reduce", 0),
-    c10d.broadcast_.default: ("broadcast", 0),
-    c10d.alltoall_base_.default: ("all_to_all", 1),
-    c10d.alltoall_.default: ("all_to_all", 1),
-    c10d.send.default: ("send", 0),
-    functional.all_gather_into_tensor.default: ("all_gather", None),
-    functional.all_gather_into_tensor_out.default: ("all_gather", None),
-    functional.reduce_scatter_tensor.default: ("reduce_scatter", 0),
-    functional.all_reduce.default: ("all_reduce", 0),
-    functional.all_reduce_.default: ("all_reduce", 0),
-    functional.all_to_all_single.default: ("all_to_all", 0),
-    functional.broadcast.default: ("broadcast", 0),
-    torch.ops._dtensor.shard_dim_alltoall.default: ("all_to_all", 0),
-}
-"""Operation of each collective, and the place of its whole tensor; None: its result."""
-
 FLOPS: Mapping[Any, Callable[..., int]] = {
     **flop_registry,
     aten._scaled_dot_product_flash_attention_for_cpu: sdpa_flop,
@@ -83,27 +66,20 @@ FLOPS: Mapping[Any, Callable[..., int]] = {
 }
 
 
-@dataclass
-class StepRecorder(TorchDispatchMode):
+class StepRecorder(Recorder):
     """Mode in which a step runs; what it records is read afterwards."""
 
-    axes: Mapping[str, str]
-    """Axis of each process group, by the name of the group."""
-    vocab_sizes: frozenset[int] = frozenset()
-    """Sizes of the vocabulary: whole, and on this rank."""
-    messages: Counter[MessageKind] = field(default_factory=Counter)
-    flops: Counter[Phase] = field(default_factory=Counter)
-    stated: Phase = Phase.FORWARD
-    """The phase outside of a backward pass."""
-
-    def __post_init__(self) -> None:
-        super().__init__()
+    def __init__(self, axis_of: Mapping[str, str], vocab_sizes: Iterable[int] = ()) -> None:
+        super().__init__(axis_of)
+        self.vocab_sizes = frozenset(vocab_sizes)
+        """Sizes of the vocabulary: whole, and on this rank."""
+        self.flops: Counter[Phase] = Counter()
+        self.stated = Phase.FORWARD
+        """The phase outside of a backward pass."""
         self._blocks: Any = WeakIdKeyDictionary()
-        self._changes: list[tuple[Block, int, Phase, tuple[int, int]]] = []
+        self._changes: list[tuple[Block, tuple[int, Phase, tuple[int, int]]]] = []
         self._place, self._depth = (0, 0), 0
         self._ran_in = Phase.FORWARD
-        self.going_back: set[int] = set()
-        """Tensors that a stage sends to the one before it, by identity."""
         self._paused = 0
         self._resize = torch.UntypedStorage.resize_
         self._finished = False
@@ -111,8 +87,7 @@ class StepRecorder(TorchDispatchMode):
     @property
     def phase(self) -> Phase:
         """The part of the step that runs."""
-        in_backward = torch._C._current_graph_task_id() != -1
-        return Phase.BACKWARD if in_backward else self.stated
+        return Phase.BACKWARD if in_backward() else self.stated
 
     @contextmanager
     def during(self, phase: Phase) -> Iterator[None]:
@@ -161,7 +136,7 @@ class StepRecorder(TorchDispatchMode):
 
     def moments(self) -> Moments:
         """Return the memory of each category at every operator of the step."""
-        return moments_of((block.found, *change) for block, *change in self._changes)
+        return moments_of((block.found, *change) for block, change in self._changes)
 
     def _is_weight(self, tensor: Any) -> bool:
         found = self._blocks.get(tensor.untyped_storage())
@@ -171,7 +146,7 @@ class StepRecorder(TorchDispatchMode):
         if self._finished or num_bytes == block.num_bytes:
             return
         phase = self.phase
-        self._changes.append((block, num_bytes - block.num_bytes, phase, self._place))
+        self._changes.append((block, (num_bytes - block.num_bytes, phase, self._place)))
         block.num_bytes = num_bytes
         block.freed = phase if num_bytes == 0 else None
 
@@ -192,13 +167,12 @@ class StepRecorder(TorchDispatchMode):
             return NotImplemented
         kwargs = kwargs or {}
         self._begin(is_task=self.phase is not self._ran_in)
-        is_wait = func is functional.wait_tensor.default
-        result = args[0] if is_wait else func(*args, **kwargs)
-        if self._paused or is_wait:
-            return result
-        if (operation := OPERATIONS.get(func)) is not None:
-            self._message(operation, args, kwargs, result)
-        elif (counted := FLOPS.get(func._overloadpacket)) is not None:
+        if func is functional.wait_tensor.default:
+            return args[0]
+        if self._paused:
+            return func(*args, **kwargs)
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        if (counted := FLOPS.get(func._overloadpacket)) is not None:
             self.flops[self.phase] += counted(*args, **kwargs, out_val=result)
         elif func is torch.ops.fsdp.chunk_cat.default:
             self.tag(args[0], Category.GRADIENTS)
@@ -226,22 +200,19 @@ class StepRecorder(TorchDispatchMode):
     def _leave_module(self, *called: Any) -> None:
         self._depth -= 1
 
-    def _message(
-        self, operation: tuple[str, int | None], args: Any, kwargs: Any, result: Any
-    ) -> None:
-        name, place = operation
-        axis = next((self.axes[g] for g in map(_group_name, args) if g in self.axes), "")
-        moved = result if place is None else args[place]
-        tensors = [t for t in tree_leaves(moved) if isinstance(t, torch.Tensor)]
-        num_bytes = sum(t.numel() * t.element_size() for t in tensors)
-        of_gradients = "dp" in axis and name in ("reduce_scatter", "all_reduce")
-        goes_back = of_gradients or any(id(tensor) in self.going_back for tensor in tensors)
-        phase = Phase.BACKWARD if goes_back else self.phase  # some leave after the last pass
-        self.messages[MessageKind(name, axis, phase, num_bytes)] += 1
-        if "dp" in axis and name in _DATA:
-            self.tag(tensors, _DATA[name])
-            if name == "reduce_scatter":
+    def note(self, kind: CollectiveKind, axis: str, tensors: list[Tensor], args: Any) -> None:
+        """Count a collective, and state the category of what moves over data-parallel axes."""
+        super().note(kind, axis, tensors, args)
+        if "dp" in axis and kind in _DATA:
+            self.tag(tensors, _DATA[kind])
+            if kind is CollectiveKind.REDUCE_SCATTER:
                 self.tag([args[0]], Category.GRADIENTS)
+
+    def add(self, call: Call, num_bytes: int) -> None:
+        """Count a collective by the part of the step; some of a backward pass leave after it."""
+        is_forward = call.phase is LayerPhase.FORWARD
+        phase = self.phase if is_forward else Phase.BACKWARD
+        super().add(call._replace(phase=phase, site=""), num_bytes)
 
 
 class _Around:
@@ -259,20 +230,8 @@ class _Around:
 
 
 _DATA = {
-    "all_gather": Category.GATHERED,
-    "reduce_scatter": Category.GRADIENTS,
-    "all_reduce": Category.GRADIENTS,
+    CollectiveKind.ALL_GATHER: Category.GATHERED,
+    CollectiveKind.REDUCE_SCATTER: Category.GRADIENTS,
+    CollectiveKind.ALL_REDUCE: Category.GRADIENTS,
 }
 """Category of what moves over data-parallel axes."""
-
-
-def _group_name(argument: Any) -> str:
-    """Return the name of a group of processes, or an empty text for another argument."""
-    if isinstance(argument, str):
-        return argument
-    if isinstance(argument, torch.ScriptObject):
-        try:
-            return str(torch.distributed.ProcessGroup.unbox(argument).group_name)
-        except (RuntimeError, TypeError):
-            return ""
-    return ""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.base.errors import Fault, UnsupportedError
-from meshwright.run.dry.program import DTYPES, OF_BYTES, SCHEDULES
+from meshwright.run.dry.program import DTYPES, OF_BYTES
+from meshwright.run.pipelines import SCHEDULES
 from meshwright.sharding.strategy import Offload
 from meshwright.train.answer import Plan
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 
 import torch
 
 from meshwright.frameworks.launch import degrees
-from meshwright.run.dry.answer import DryRun, Held, Moved, RanStage
+from meshwright.run.answer import rows_of
+from meshwright.run.dry.answer import DryRun, Held, RanStage
 from meshwright.run.dry.expected import WORKING, expected_bytes, expected_messages
 from meshwright.run.dry.moments import Category, Ran
 from meshwright.run.dry.program import RankProgram
@@ -93,6 +93,7 @@ def run_stage(plan: Plan, stage: int) -> RanStage:
         program = RankProgram(plan, stage)
         ran = program.run()
     layers = [at for chunk in program.layers_of_chunks for at in chunk]
+    derived = expected_messages(plan, program.layers_of_chunks, stage)
     return RanStage(
         stage=stage,
         rank=ran.rank,
@@ -100,7 +101,7 @@ def run_stage(plan: Plan, stage: int) -> RanStage:
         peak_phase=str(ran.usage.peak_phase),
         held=_held(plan, stage, ran),
         host_bytes=float(ran.usage.most_bytes.get(Category.HOST, 0)),
-        moved=_moved(plan, program, ran),
+        sent=rows_of(ran.calls, ran.num_bytes, derived),
         flops={str(phase): float(count) for phase, count in ran.flops.items()},
         seconds=time.monotonic() - start,
     )
@@ -120,18 +121,4 @@ def _held(plan: Plan, stage: int, ran: Ran) -> tuple[Held, ...]:
         )
         for category in Category
         if category is not Category.HOST
-    )
-
-
-def _moved(plan: Plan, program: RankProgram, ran: Ran) -> tuple[Moved, ...]:
-    derived = expected_messages(plan, program.layers_of_chunks, program.stage)
-    calls: Counter[tuple[str, str, str]] = Counter()
-    sent: Counter[tuple[str, str, str]] = Counter()
-    for kind, number in ran.messages.items():
-        key = (kind.operation, kind.axis, str(kind.phase))
-        calls[key] += number
-        sent[key] += number * kind.num_bytes
-    return tuple(
-        Moved(*key, calls[key], float(sent[key]), derived.get(key))
-        for key in sorted(sent.keys() | derived.keys(), key=lambda key: (key[1], key[2], key[0]))
     )

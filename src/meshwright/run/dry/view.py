@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.run.dry.answer import DryRun, RanStage
+from meshwright.run.view import sent_answer, sent_table
 from meshwright.view.parts import Page, Section, Table, Text, Tile
 from meshwright.view.registry import view
 from meshwright.view.words import counted
@@ -20,7 +21,11 @@ def dry_page(found: DryRun) -> Page:
         tiles=list(_tiles(found)),
         sections=[
             Section("memory", "Where is the memory?", [_memory(found), *map(Text, found.notes)]),
-            Section("sent", "What is sent?", [_moved(found)]),
+            Section(
+                "sent",
+                "What is sent?",
+                [sent_table((_named(stage), stage.sent) for stage in found.stages)],
+            ),
             Section("flops", "What is computed?", [_flops(found)]),
         ],
     )
@@ -42,13 +47,10 @@ def _tiles(found: DryRun) -> Iterator[Tile]:
                f"{format_bytes(fullest.predicted_bytes)}", "memory",
                mood="good" if found.fits else "bad", label="memory",
                part=Table(("", "executed>", "by formula>"), rows))  # fmt: skip
-    moved = [one for stage in found.stages for one in stage.moved if one.derived_bytes is not None]
-    same = sum(one.is_equal for one in moved)
     if len(found.notes) > 1:
         yield Tile("Are both of one program?", found.notes[1], label="note")
-    kinds = counted(len(moved), "kind")
-    yield Tile("Is what is sent as derived?", f"{same} of {kinds} of collectives have the derived "
-               "bytes", "", "sent", label="sent")  # fmt: skip
+    sent = [one for stage in found.stages for one in stage.sent]
+    yield Tile("Is what is sent as derived?", sent_answer(sent), "", "sent", label="sent")
 
 
 def _predicted(num_bytes: float | None) -> str:
@@ -68,17 +70,6 @@ def _memory(found: DryRun) -> Table:
     head = ("stage", "category", "at the peak [bytes]", "most [bytes]", "by formula [bytes]")
     caption = "the formula of logits covers temporary tensors too"
     return Table(head, rows, caption)
-
-
-def _moved(found: DryRun) -> Table:
-    rows = [
-        (_named(stage), one.axis, one.phase, one.operation, one.calls, one.num_bytes,
-         one.derived_bytes, "" if one.is_equal else "differs")
-        for stage in found.stages for one in stage.moved
-    ]  # fmt: skip
-    head = ("stage", "axis", "phase", "operation", "calls", "executed [bytes]", "derived [bytes]",
-            "")  # fmt: skip
-    return Table(head, rows)
 
 
 def _flops(found: DryRun) -> Table:

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from meshwright.graph.op import Phase
+from meshwright.run.answer import Call
 from meshwright.run.mesh import Axis
 from meshwright.run.recorder import StreamPass
 from meshwright.spec.collective import CollectiveKind
@@ -88,7 +89,7 @@ class Stream:
             most_held = max(most_held, len(others) + len(arriving))
             held |= dict(arriving)
             held = {item: t for item, t in held.items() if self._is_needed(item, now)}
-        self._note(CollectiveKind.ALL_GATHER, shapes, site, phase, log, most_held)
+        self._note(CollectiveKind.ALL_GATHER, own[0], shapes, site, phase, log, most_held)
 
     def scatter_sum(
         self, partial: Callable[[int], Tensor], like: Tensor, shapes: Sequence[Sequence[int]],
@@ -112,7 +113,7 @@ class Stream:
             # Of a line both neighbours may send for one item in one round.
             for item, tensor in (*arriving, *made.items()):
                 sums[item] = sums[item] + tensor if item in sums else tensor
-        self._note(CollectiveKind.REDUCE_SCATTER, shapes, site, phase, log)
+        self._note(CollectiveKind.REDUCE_SCATTER, like, shapes, site, phase, log)
         return [sums[me * self.num_parts + k] for k in range(self.num_parts)]
 
     def _sends(self, rounds: StreamRounds, now: int) -> list[Send]:
@@ -140,7 +141,7 @@ class Stream:
                 item = held[send.item].contiguous()
                 peer = axis.ranks[send.destination]
                 operations.append(dist.P2POp(dist.isend, item, peer, axis.group, send.item))
-                log.append((send, item.numel()))
+                log.append((send, item.nbytes))
             elif axis.index == send.destination:
                 made = like.new_empty(shapes[send.item])
                 arriving.append((send.item, made))
@@ -152,14 +153,14 @@ class Stream:
             return dist.batch_isend_irecv(operations), arriving
 
     def _note(
-        self, kind: CollectiveKind, shapes: Sequence[Sequence[int]], site: str, phase: Phase,
-        log: list[tuple[Send, int]], most_held: int = 0,
+        self, kind: CollectiveKind, like: Tensor, shapes: Sequence[Sequence[int]], site: str,
+        phase: Phase, log: list[tuple[Send, int]], most_held: int = 0,
     ) -> None:  # fmt: skip
         """Record a pass: one streamed collective, and its sends."""
         if self.axis.size == 1:
             return
         recorder, whole = self.axis.recorder, sum(torch.Size(shape).numel() for shape in shapes)
-        recorder.add(kind, self.axis.name, site, phase, whole)
+        recorder.add(Call(kind, self.axis.name, phase, site), whole * like.itemsize)
         is_reversed = kind is CollectiveKind.REDUCE_SCATTER
         recorder.passes.append(StreamPass(self.axis.name, is_reversed, tuple(log), most_held))
 
