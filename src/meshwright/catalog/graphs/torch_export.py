@@ -1,7 +1,7 @@
 """Graphs from PyTorch: a module that ``torch.export`` can trace, on the meta device if it is large.
 
 Nothing is computed and no weight is needed, so a block of a model with 405 billion parameters
-takes seconds. An operator (ATen) that has no rule is refused by name. Needs the extra ``torch``;
+takes seconds. An operator (ATen) that has no rule is refused by name. Needs the extra ``run``;
 PyTorch is imported when a function of this file runs.
 """
 
@@ -184,6 +184,6 @@ def torch_or_refusal() -> Any:
     try:
         import torch
     except ImportError:
-        message = "PyTorch is not installed; pip install 'meshwright[torch]'"
+        message = "PyTorch is not installed; pip install 'meshwright[run]'"
         raise UnsupportedError(message) from None
     return torch
