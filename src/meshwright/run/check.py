@@ -169,7 +169,7 @@ def gradient_errors(
 ) -> Iterator[tuple[float, str]]:
     """Yield the largest difference of each gradient of this process, over its largest entry."""
     for name, gradient in gradients.items():
-        whole = dense[held[name].dense]
+        whole = dense[name]
         largest = float(whole.abs().max())
         expected = held[name].of(whole)
         if gradient.shape != expected.shape:

@@ -135,6 +135,18 @@ class Mesh:
         """Positions in the sequence of the tokens that rest on this rank."""
         return self.tokens_of(self["cp"].index, self["tatp"].index, self["tp"].index)
 
+    @property
+    def splits(self) -> tuple[tuple[Axis, bool], ...]:
+        """Axes that share the vocabulary, outermost first, and whether each splits tokens."""
+        both = ((self["tatp"], True), (self["tp"], self.splits_tokens))
+        return tuple((axis, splits_tokens) for axis, splits_tokens in both if axis.size > 1)
+
+    @property
+    def words(self) -> Tensor:
+        """Words of the vocabulary that this rank holds."""
+        axis = self["tp*tatp"]
+        return torch.arange(self.job.model.vocab_size).tensor_split(axis.size)[axis.index]
+
     def tokens_of(self, cp: int | None, tatp: int | None, tp: int | None) -> Tensor:
         """Return the positions on a rank; None: an axis that splits no tokens there.
 

@@ -1,12 +1,16 @@
-"""The dense transformer of a model declaration, in plain PyTorch: the reference of every plan.
+"""The transformer of a model declaration, in plain PyTorch: what each of its layers consists of.
 
-Modules and weights have the names of the operators of ``graph.transformer``; queries, keys and
-values, and gate and up, are rows of one weight, in this order.
+It is the reference of every plan. Programs of a plan replace parts of it and keep the rest: a real
+run puts the layers of one rank in the place of products, norms, rotations and the core of
+attention, a dry run the products and kernels of a framework. Modules and weights have the names of
+the operators of ``graph.transformer``; queries, keys and values, and gate and up, are rows of one
+weight, in this order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from zlib import crc32
 
 import torch
@@ -50,32 +54,23 @@ def _unknown_parts(model: ModelSpec) -> Iterator[str]:
                 yield "chunked windows"
 
 
-class Norm(nn.Module):
-    """Root-mean-square or layer norm over the last dim, with the weights that the kind has."""
-
-    def __init__(self, kind: str, size: int, *, is_weighted: bool = True) -> None:
-        super().__init__()
-        self.kind, self.size = kind, size
-        has_weight = is_weighted and kind != "layer_unweighted"
-        self.weight = nn.Parameter(torch.ones(size)) if has_weight else None
-        self.bias = nn.Parameter(torch.zeros(size)) if has_weight and kind == "layer" else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.kind == "rms":
-            return functional.rms_norm(x, (self.size,), self.weight, NORM_EPSILON)
-        return functional.layer_norm(x, (self.size,), self.weight, self.bias, NORM_EPSILON)
+def norm_of(kind: str, size: int) -> nn.Module:
+    """Return a norm over the last dim, with the weights that the kind has."""
+    if kind.startswith("rms"):
+        return nn.RMSNorm(size, NORM_EPSILON, elementwise_affine=kind == "rms")
+    is_weighted = kind != "layer_unweighted"
+    return nn.LayerNorm(size, NORM_EPSILON, is_weighted, bias=kind == "layer")
 
 
-class Linear(nn.Module):
-    """Y = X W^T + b; W has a row for each output."""
+class Joint(nn.Linear):
+    """Several products of one input, as rows of one weight: each y_i = x W_i^T + b_i."""
 
-    def __init__(self, inputs: int, outputs: int, *, bias: bool = False) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(outputs, inputs))
-        self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
+    def __init__(self, inputs: int, outputs: Sequence[int], *, bias: bool = False) -> None:
+        super().__init__(inputs, sum(outputs), bias=bias)
+        self.outputs = list(outputs)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.linear(x, self.weight, self.bias)
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return super().forward(x).split(self.outputs, dim=-1)
 
 
 def rotate(x: Tensor, positions: Tensor) -> Tensor:
@@ -92,12 +87,24 @@ def rotate(x: Tensor, positions: Tensor) -> Tensor:
     return turned if x.shape[-1] == 2 * half else torch.cat([turned, x[..., 2 * half :]], dim=-1)
 
 
-def gated(inner: Tensor, *, is_gated: bool) -> Tensor:
-    """Return silu(gate) * up of both halves, or gelu of a network without a gate."""
-    if not is_gated:
-        return functional.gelu(inner)
-    gate, up = inner.chunk(2, dim=-1)
-    return functional.silu(gate) * up
+def gated(gate: Tensor, up: Tensor | None = None) -> Tensor:
+    """Return silu(gate) * up, or gelu of a network without a gate."""
+    return functional.gelu(gate) if up is None else functional.silu(gate) * up
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, positions: Tensor, *, window: int | None
+) -> Tensor:
+    """Return the heads of causal attention; all are (batch, tokens, heads, size)."""
+    mask = None
+    if window is not None:
+        distance = positions[:, None] - positions[None, :]
+        mask = (distance >= 0) & (distance < window)
+    query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+    made = functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, is_causal=mask is None, enable_gqa=True
+    )
+    return made.transpose(1, 2)
 
 
 class Attention(nn.Module):
@@ -106,40 +113,32 @@ class Attention(nn.Module):
     def __init__(self, model: ModelSpec, spec: AttentionSpec) -> None:
         super().__init__()
         self.spec, self.rotates = spec, model.learned_positions == 0 and spec.rotary
-        heads, kv_heads, size = spec.num_heads, spec.num_kv_heads, spec.head_size
-        values = spec.value_head_size
-        self.sizes = [heads * size, kv_heads * size, kv_heads * values]
-        if spec.output_gate:
-            self.sizes.append(heads * values)
-        self.qkv = Linear(model.hidden_size, sum(self.sizes), bias=spec.qkv_bias)
-        self.output = Linear(heads * values, model.hidden_size, bias=spec.output_bias)
+        heads, values = spec.num_heads * spec.head_size, spec.num_heads * spec.value_head_size
+        keys = spec.num_kv_heads * spec.head_size
+        sizes = [heads, keys, spec.num_kv_heads * spec.value_head_size]
+        sizes += [values] * spec.output_gate
+        self.qkv = Joint(model.hidden_size, sizes, bias=spec.qkv_bias)
+        self.output = nn.Linear(values, model.hidden_size, bias=spec.output_bias)
         if spec.qk_norm != "none":
-            of_all, weighted = spec.qk_norm == "full", spec.qk_norm != "unweighted"
-            sizes = self.sizes[:2] if of_all else [size, size]
-            self.query_norm = Norm("rms", sizes[0], is_weighted=weighted)
-            self.key_norm = Norm("rms", sizes[1], is_weighted=weighted)
+            kind = "rms_unweighted" if spec.qk_norm == "unweighted" else "rms"
+            of_all = spec.qk_norm == "full"
+            self.query_norm = norm_of(kind, heads if of_all else spec.head_size)
+            self.key_norm = norm_of(kind, keys if of_all else spec.head_size)
+        self.rotate: Callable[..., Tensor] = rotate
+        self.core: Callable[..., Tensor] = partial(attend, window=spec.window)
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
         spec = self.spec
-        query, key, value, *gate = self.qkv(x).split(self.sizes, dim=-1)
+        query, key, value, *gate = self.qkv(x)
         if spec.qk_norm == "full":
             query, key = self.query_norm(query), self.key_norm(key)
-        query = query.unflatten(-1, (spec.num_heads, spec.head_size))
-        key = key.unflatten(-1, (spec.num_kv_heads, spec.head_size))
-        value = value.unflatten(-1, (spec.num_kv_heads, spec.value_head_size))
+        query, key = (part.unflatten(-1, (-1, spec.head_size)) for part in (query, key))
+        value = value.unflatten(-1, (-1, spec.value_head_size))
         if spec.qk_norm in ("head", "unweighted"):
             query, key = self.query_norm(query), self.key_norm(key)
         if self.rotates:
-            query, key = rotate(query, positions), rotate(key, positions)
-        query, key, value = (part.transpose(1, 2) for part in (query, key, value))
-        mask = None
-        if spec.window is not None:
-            distance = positions[:, None] - positions[None, :]
-            mask = (distance >= 0) & (distance < spec.window)
-        made = functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, is_causal=mask is None, enable_gqa=True
-        )
-        heads = made.transpose(1, 2).flatten(-2)
+            query, key = self.rotate(query, positions), self.rotate(key, positions)
+        heads = self.core(query, key, value, positions).flatten(2)
         return self.output(heads * torch.sigmoid(gate[0]) if gate else heads)
 
 
@@ -148,50 +147,59 @@ class FeedForward(nn.Module):
 
     def __init__(self, hidden: int, spec: FeedForwardSpec) -> None:
         super().__init__()
-        self.gated = spec.gated
-        self.up = Linear(hidden, (1 + spec.gated) * spec.ffn_size, bias=spec.bias)
-        self.down = Linear(spec.ffn_size, hidden, bias=spec.bias)
+        self.up = Joint(hidden, [spec.ffn_size] * (1 + spec.gated), bias=spec.bias)
+        self.down = nn.Linear(spec.ffn_size, hidden, bias=spec.bias)
+        self.gate: Callable[..., Tensor] = gated
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(gated(self.up(x), is_gated=self.gated))
+        return self.down(self.gate(*self.up(x)))
+
+
+class Bank(nn.Module):
+    """Experts side by side: (experts, outputs, inputs)."""
+
+    def __init__(self, hidden: int, spec: ExpertSpec) -> None:
+        super().__init__()
+        self.num_inner = 1 + spec.gated
+        inner = self.num_inner * spec.ffn_size
+        self.up = nn.Parameter(torch.empty(spec.num_experts, inner, hidden))
+        self.down = nn.Parameter(torch.empty(spec.num_experts, hidden, spec.ffn_size))
+        self.gate: Callable[..., Tensor] = gated
+
+    def forward(self, rows: Tensor, expert_of: Tensor) -> Tensor:
+        """Return the output of each row, made by its expert."""
+        made = torch.zeros_like(rows)
+        for expert, (up, down) in enumerate(zip(self.up, self.down, strict=True)):
+            mine = (expert_of == expert).nonzero()[:, 0]
+            inner = (rows[mine] @ up.T).chunk(self.num_inner, dim=-1)
+            made = made.index_copy(0, mine, self.gate(*inner) @ down.T)
+        return made
 
 
 class Experts(nn.Module):
-    """A mixture of experts without dropped tokens: top-k of a softmax, weights of the k sum to 1.
-
-    The weight of an expert multiplies the activation, before the product with ``down``.
-    """
+    """A mixture of experts that drops no token: a softmax over the scores of the k best."""
 
     def __init__(self, hidden: int, spec: ExpertSpec) -> None:
         super().__init__()
         self.spec = spec
-        inner = (1 + spec.gated) * spec.ffn_size
-        self.router = Linear(hidden, spec.num_experts, bias=spec.router_bias)
-        self.up = nn.Parameter(torch.empty(spec.num_experts, inner, hidden))
-        self.down = nn.Parameter(torch.empty(spec.num_experts, hidden, spec.ffn_size))
+        self.router = nn.Linear(hidden, spec.num_experts, bias=spec.router_bias)
+        self.bank = Bank(hidden, spec)
+        self.visit: Callable[..., Tensor] = self.bank.forward
+        self.shared = self.shared_gate = None
         if spec.shared_ffn_size:
             shared = FeedForwardSpec(ffn_size=spec.shared_ffn_size, gated=spec.gated)
             self.shared = FeedForward(hidden, shared)
-            self.shared_gate = Linear(hidden, 1) if spec.shared_gate else None
-
-    def counts(self, experts: Tensor) -> list[int]:
-        """Return the rows of each expert; a dry run, whose tensors have no values, states them."""
-        return torch.bincount(experts, minlength=self.spec.num_experts).tolist()
+            self.shared_gate = nn.Linear(hidden, 1, bias=False) if spec.shared_gate else None
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.flatten(0, -2)
         scores, experts = self.router(rows).topk(self.spec.top_k, dim=-1)
-        weights = scores.softmax(dim=-1).flatten()
-        order = experts.flatten().argsort(stable=True)
+        weights, experts = scores.softmax(dim=-1).flatten(), experts.flatten()
+        order = experts.argsort(stable=True)
         token = order // self.spec.top_k
-        parts = rows[token].split(self.counts(experts.flatten()))
-        weight_parts = weights[order].split([len(part) for part in parts])
-        made = []
-        for expert, (part, weight) in enumerate(zip(parts, weight_parts, strict=True)):
-            inner = gated(part @ self.up[expert].T, is_gated=self.spec.gated)
-            made.append((inner * weight[:, None]) @ self.down[expert].T)
-        summed = torch.zeros_like(rows).index_add(0, token, torch.cat(made)).view_as(x)
-        if not self.spec.shared_ffn_size:
+        made = self.visit(rows[token], experts[order]) * weights[order, None]
+        summed = torch.zeros_like(rows).index_add(0, token, made).view_as(x)
+        if self.shared is None:
             return summed
         shared = self.shared(x)
         if self.shared_gate is not None:
@@ -212,7 +220,7 @@ class Layer(nn.Module):
             self.network = FeedForward(model.hidden_size, spec.feed_forward)
         elif spec.experts is not None:
             self.network = Experts(model.hidden_size, spec.experts)
-        self.norms = nn.ModuleList(Norm(model.norm, model.hidden_size)
+        self.norms = nn.ModuleList(norm_of(model.norm, model.hidden_size)
                                    for _ in range(spec.num_norms))  # fmt: skip
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
@@ -236,43 +244,53 @@ class Layer(nn.Module):
         return before, norms.pop(0) if has_after else nn.Identity()
 
 
-class Transformer(nn.Module):
-    """The whole model: tokens (batch, tokens) to logits (batch, tokens, vocabulary)."""
+class Chunk(nn.Module):
+    """Consecutive layers of a model, with what comes before the first and behind the last one.
 
-    def __init__(self, model: ModelSpec) -> None:
+    Takes tokens (batch, tokens) or a residual stream, returns a residual stream or logits.
+    """
+
+    def __init__(self, model: ModelSpec, layers: range) -> None:
         super().__init__()
-        self.model = model
-        hidden = model.hidden_size
-        self.embedding = nn.Embedding(model.vocab_size, hidden)
-        self.positions = None
-        if model.learned_positions:
-            self.positions = nn.Embedding(model.learned_positions, hidden)
-        self.embedding_norm = Norm(model.norm, hidden) if model.embedding_norm else None
-        kinds = model.layer_kinds
-        self.layers = nn.ModuleList(Layer(model, kinds[kind]) for kind in model.layer_pattern)
-        self.norm = Norm(model.norm, hidden) if model.final_norm else None
-        self.logits = Linear(hidden, model.vocab_size, bias=model.head_bias)
+        self.model, hidden = model, model.hidden_size
+        self.is_first, self.is_last = layers.start == 0, layers.stop == model.num_layers
+        self.embedding = self.positions = self.embedding_norm = self.norm = self.logits = None
+        if self.is_first:
+            self.embedding = nn.Embedding(model.vocab_size, hidden)
+            if model.learned_positions:
+                self.positions = nn.Embedding(model.learned_positions, hidden)
+            if model.embedding_norm:
+                self.embedding_norm = norm_of(model.norm, hidden)
+        self.layers = nn.ModuleDict(
+            {str(at): Layer(model, model.layer_kinds[model.layer_pattern[at]]) for at in layers}
+        )
+        if self.is_last:
+            self.norm = norm_of(model.norm, hidden) if model.final_norm else None
+            self.logits = nn.Linear(hidden, model.vocab_size, bias=model.head_bias)
+        self.places: Tensor | None = None
+        """Positions of its tokens, as its layers take them; None: one after the other."""
         self.tie()
 
     def tie(self) -> None:
         """Let logits use the weight of the embedding, where the model ties them."""
-        if self.model.tied_embeddings:
+        if self.model.tied_embeddings and self.embedding is not None and self.logits is not None:
             self.logits.weight = self.embedding.weight
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        positions = torch.arange(tokens.shape[1], device=tokens.device)
-        x = self.embedding(tokens)
+    def forward(self, x: Tensor) -> Tensor:
+        places = self.places
+        if places is None:
+            places = torch.arange(x.shape[1], device=x.device)
+        if self.embedding is not None:
+            x = self.embedding(x)
         if self.positions is not None:
-            x = x + self.positions(positions)
+            x = x + self.positions(places)
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
-        for layer in self.layers:
-            x = layer(x, positions)
-        return self.logits(x if self.norm is None else self.norm(x))
-
-    def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross-entropy of the targets."""
-        return functional.cross_entropy(self(tokens).flatten(0, 1), targets.flatten())
+        for layer in self.layers.values():
+            x = layer(x, places)
+        if self.norm is not None:
+            x = self.norm(x)
+        return x if self.logits is None else self.logits(x)
 
 
 def dense(
@@ -281,8 +299,8 @@ def dense(
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
-) -> Transformer:
-    """Return the model on a device; ``meta`` allocates nothing, else weights are drawn.
+) -> Chunk:
+    """Return the whole model on a device; ``meta`` allocates nothing, else weights are drawn.
 
     Raises
     ------
@@ -291,7 +309,7 @@ def dense(
     """
     check_runnable(model)
     with torch.device("meta"):
-        made = Transformer(model).to(dtype)
+        made = Chunk(model, range(model.num_layers)).to(dtype)
     if str(device) == "meta":
         return made
     made.to_empty(device=device)

@@ -6,7 +6,6 @@ check trains in the first process.
 
 from __future__ import annotations
 
-import copy
 import os
 import socket
 import sys
@@ -23,6 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from meshwright.base.errors import Fault, MeshwrightError, SpecError
 from meshwright.run.answer import Executed, rows_of
@@ -36,7 +36,7 @@ from meshwright.run.check import (
     wrong_passes,
 )
 from meshwright.run.mesh import coordinates, make_mesh
-from meshwright.run.model import Transformer, check_runnable, dense
+from meshwright.run.model import Chunk, check_runnable, dense
 from meshwright.run.scale import Job, Scale, axes_in_use, job_of
 from meshwright.run.step import Process, optimizer_of
 from meshwright.sharding.strategy import plan_string
@@ -257,7 +257,7 @@ def _trained(
     mesh = make_mesh(job, rank, device)
     is_made = task.checks or task.scale == "tiny"
     reference = dense(job.model, device=device if is_made else "meta", dtype=dtype, seed=task.seed)
-    beside = Beside(copy.deepcopy(reference), rank) if task.checks else None
+    beside = Beside(reference, rank) if task.checks else None
     process = Process(mesh, reference, task.seed)
     losses, loss_error, worst = [], 0.0, (0.0, "")
     for step in range(task.num_steps):
@@ -300,7 +300,7 @@ def synthetic_tokens(job: Job, seed: int) -> Tensor:
 class Beside:
     """The dense model, which the first process trains on all sequences of a step."""
 
-    def __init__(self, model: Transformer, rank: int) -> None:
+    def __init__(self, model: Chunk, rank: int) -> None:
         self.model, self.is_first = model, rank == 0
         self.optimizer = optimizer_of(model.parameters())
 
@@ -312,7 +312,8 @@ class Beside:
         if self.is_first:
             tokens = tokens.to(first.device)
             self.optimizer.zero_grad()
-            loss = self.model.loss(tokens[:, :-1], tokens[:, 1:])
+            logits = self.model(tokens[:, :-1])
+            loss = cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
             loss.backward()
             values[0][0] = loss.detach()
         for weight in weights.values():

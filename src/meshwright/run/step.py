@@ -22,9 +22,9 @@ from torch.distributed.tensor import DTensor
 from meshwright.graph.op import Phase
 from meshwright.run.layers.loss import cross_entropy
 from meshwright.run.mesh import Mesh, groups_of
-from meshwright.run.model import Transformer, draw
+from meshwright.run.model import Chunk, draw
 from meshwright.run.pipelines import LabelledStage, schedule_of
-from meshwright.run.sharded import Stage, stages_of
+from meshwright.run.sharded import stages_of
 
 LEARNING_RATE, EPSILON = 1e-3, 1e-5
 
@@ -37,13 +37,12 @@ def optimizer_of(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
 class Process:
     """The stages of one process and its optimizer."""
 
-    def __init__(self, mesh: Mesh, dense: Transformer, seed: int) -> None:
+    def __init__(self, mesh: Mesh, dense: Chunk, seed: int) -> None:
         self.mesh, self.job, self.device = mesh, mesh.job, mesh.device
-        stages, self.held = stages_of(mesh, dense)
-        self.stages: list[Stage] = [stage for _, stage in stages]
+        by_place, self.held = stages_of(mesh, dense)
+        self.places, self.stages = list(by_place), list(by_place.values())
         if next(dense.parameters()).is_meta:
             self._draw(seed)
-        self.places = [place for place, _ in stages]
         self.shards = mesh.options.zero_stage > 0 and mesh["dp_shard*cp"].size > 1
         if self.shards:
             for stage in self.stages:
@@ -60,7 +59,7 @@ class Process:
             stage.tie()
         for name, weight in self.parameters.items():
             held = self.held[name]
-            draw(weight, held.dense, seed, held.place)
+            draw(weight, name, seed, held.place)
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
@@ -116,9 +115,8 @@ class Process:
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return this rank's part of the mean over all tokens of the step."""
-        stage = self.stages[-1]
-        axes = [axis for axis, _ in stage.splits]
-        each = cross_entropy(logits, targets, int(stage.words[0]), axes)
+        axes = [axis for axis, _ in self.mesh.splits]
+        each = cross_entropy(logits, targets, int(self.mesh.words[0]), axes)
         return each.sum() / (self.job.global_batch_size * self.job.sequence_length)
 
     def _schedule(self) -> Any:
@@ -133,7 +131,7 @@ class Process:
         for place, stage in zip(self.places, self.stages, strict=True):
             if self.shards:
                 _keep_zero(stage, mesh.options.zero_stage)
-            logits = torch.empty(rows, whole, len(stage.words), dtype=dtype, device="meta")
+            logits = torch.empty(rows, whole, len(mesh.words), dtype=dtype, device="meta")
             logits.requires_grad_()
             found.append(LabelledStage(
                 stage, place, int(s.pp * s.num_virtual_stages), self.device, recorder=mesh.recorder,
@@ -169,7 +167,7 @@ class Process:
             is_sharded = isinstance(weight, DTensor)
             if not is_sharded:
                 # Stage 0, and experts of which ZeRO has no second copy to shard over.
-                axis = "edp" if held.is_expert else "dp*cp"
+                axis = "edp" if ".bank." in name else "dp*cp"
                 gradient.copy_(mesh[axis].sum(gradient, name, phase))
 
     def padding(self) -> dict[str, float]:
@@ -178,7 +176,7 @@ class Process:
         units: defaultdict[str, set[str]] = defaultdict(set)
         for name, weight in self.parameters.items():
             if isinstance(weight, DTensor):
-                axis = "edp_shard" if self.held[name].is_expert else "dp_shard*cp"
+                axis = "edp_shard" if ".bank." in name else "dp_shard*cp"
                 size, rows = weight.device_mesh.size(-1), weight.shape[0]
                 more = (-rows % size) * (weight.nbytes // rows)
                 filled[axis] += more
@@ -223,7 +221,7 @@ def _local(gradient: Tensor) -> tuple[Tensor, int]:
     return gradient.to_local(), min(-(-rows // size) * index, rows)
 
 
-def _shard(stage: Stage, mesh: Mesh) -> None:
+def _shard(stage: Chunk, mesh: Mesh) -> None:
     """Apply FSDP2: each layer a unit, banks of experts over the copies of the experts."""
     reshards = mesh.options.zero_stage == 3 and mesh.options.reshard_after_forward
     of_experts, unsharded = _device_mesh(mesh, "edp_shard"), set()

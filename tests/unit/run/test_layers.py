@@ -1,5 +1,6 @@
 """Each layer alone on a few processes: what it sends, by hand, and what it computes."""
 
+from functools import partial
 from math import inf
 from multiprocessing import get_context
 
@@ -13,7 +14,7 @@ from meshwright.run.layers.attention import attention
 from meshwright.run.layers.column import Column
 from meshwright.run.layers.elementwise import SplitNorm, gate, rotated
 from meshwright.run.layers.embedding import VocabularyEmbedding
-from meshwright.run.layers.experts import Bank, SplitExperts
+from meshwright.run.layers.experts import visit
 from meshwright.run.layers.loss import cross_entropy
 from meshwright.run.layers.products import Resident, SplitLinear, StreamedWeights
 from meshwright.run.layers.row import Row
@@ -21,7 +22,7 @@ from meshwright.run.layers.streams import Stream, cuts
 from meshwright.run.layers.tokens import Tokens
 from meshwright.run.layers.ulysses import tokens_to_heads
 from meshwright.run.mesh import Axis
-from meshwright.run.model import Linear, Norm, gated
+from meshwright.run.model import Bank, Experts, draw, gated, norm_of
 from meshwright.run.real import HOST, free_port
 from meshwright.run.recorder import Recorder
 from meshwright.show.walks.named import WalkQuestion, walk_of
@@ -47,14 +48,14 @@ def column(axis):
     x, weight = drawn(B, S, H), drawn(6, H, seed=1)
     expected = x @ weight.T
     part = own(x, axis, 1)
-    layer = SplitLinear(Column, own(weight, axis, 0), None, Tokens(axis, True), Resident(), "one")
+    layer = SplitLinear(Column, own(weight, axis, 0), None, (Tokens(axis, True), Resident(), "one"))
     return layer(part), expected.chunk(2, -1)[axis.index]
 
 
 def row(axis):
     x, weight = drawn(B, S, 6), drawn(H, 6, seed=1)
     part = own(x, axis, 2)
-    layer = SplitLinear(Row, own(weight, axis, 1), None, Tokens(axis, True), Resident(), "one")
+    layer = SplitLinear(Row, own(weight, axis, 1), None, (Tokens(axis, True), Resident(), "one"))
     return layer(part), (x @ weight.T).chunk(2, 1)[axis.index]
 
 
@@ -93,28 +94,29 @@ def ulysses(axis):
 
 def experts(axis):
     spec = ExpertSpec(num_experts=2, top_k=2, ffn_size=3)
-    x, up, down = drawn(2 * B, S, H), drawn(2, 6, H, seed=1), drawn(2, H, 3, seed=2)
-    router = Linear(H, 2)
-    router.weight.data = drawn(2, H, seed=3).detach()
-    alone = Axis("ep", (0,), 0, Recorder())
-    whole = SplitExperts(spec, router, Bank(up, down, is_gated=True), alone, None, None)(x)
-    bank = Bank(own(up, axis, 0), own(down, axis, 0), is_gated=True)
-    split = SplitExperts(spec, router, bank, axis, None, None)
-    return split(own(x, axis, 0)), whole.chunk(2, 0)[axis.index]
+    x = drawn(2 * B, S, H)
+    layer, bank = Experts(H, spec).double(), Bank(H, spec)
+    for name, weight in layer.named_parameters():
+        draw(weight, name, 0)
+    whole = layer(x)
+    for name, weight in layer.bank.named_parameters():
+        setattr(bank, name, torch.nn.Parameter(own(weight, axis, 0)))
+    layer.visit = partial(visit, bank, axis)
+    return layer(own(x, axis, 0)), whole.chunk(2, 0)[axis.index]
 
 
 def streamed_weights(axis):
     x, weight = drawn(B, S, H), drawn(8, H, seed=1)
     tokens = Tokens(Axis("tp", (0,), 0, axis.recorder), False)
     product = StreamedWeights(Stream(axis, LineStream(inf)), 8)
-    layer = SplitLinear(Column, own(weight, axis, 0), None, tokens, product, "one")
+    layer = SplitLinear(Column, own(weight, axis, 0), None, (tokens, product, "one"))
     return layer(own(x, axis, 1)), (x @ weight.T).chunk(4, 1)[axis.index]
 
 
 def streamed_inputs(axis):
     x, weight = drawn(B, 2 * S, H), drawn(8, H, seed=1)
     tokens = Tokens(Axis("tp", (0,), 0, axis.recorder), False, Stream(axis, LineStream(inf)))
-    layer = SplitLinear(Column, own(weight, axis, 0), None, tokens, Resident(), "one")
+    layer = SplitLinear(Column, own(weight, axis, 0), None, (tokens, Resident(), "one"))
     return layer(own(x, axis, 1)), (x @ weight.T).chunk(4, 2)[axis.index]
 
 
@@ -251,7 +253,7 @@ def test_streams_send_what_their_docstrings_say():
 
 @pytest.mark.parametrize("kind", ["rms", "layer", "layer_unweighted"])
 def test_a_norm_by_hand_has_the_gradients_of_torch(kind):
-    dense = Norm(kind, H).double()
+    dense = norm_of(kind, H).double()
     x = drawn(B, S, H)
     made, expected = SplitNorm(dense)(x), dense(x)
     assert torch.allclose(made, expected, atol=1e-12)
@@ -262,16 +264,16 @@ def test_a_norm_by_hand_has_the_gradients_of_torch(kind):
 
 def test_a_norm_by_hand():
     """Tokens (3, 4): the root of the mean square is sqrt(12.5), so 3 becomes 0.8485."""
-    made = SplitNorm(Norm("rms", 2))(torch.tensor([[[3.0, 4.0]]]))
+    made = SplitNorm(norm_of("rms", 2))(torch.tensor([[[3.0, 4.0]]]))
     assert made[0, 0].tolist() == pytest.approx([3 / 12.5**0.5, 4 / 12.5**0.5], rel=1e-5)
 
 
 def test_a_gate_and_a_rotation_have_the_gradients_of_torch():
     inner = drawn(B, S, 6)
-    assert torch.autograd.gradcheck(lambda x: gate(x, is_gated=True), inner)
+    assert torch.autograd.gradcheck(lambda x: gate(*x.chunk(2, -1)), inner)
     heads = drawn(B, S, 1, 4)
     assert torch.autograd.gradcheck(lambda x: rotated(x, torch.arange(S)), heads)
-    assert torch.allclose(gate(inner, is_gated=True), gated(inner, is_gated=True))
+    assert torch.allclose(gate(*inner.chunk(2, -1)), gated(*inner.chunk(2, -1)))
 
 
 def test_cuts_by_hand():

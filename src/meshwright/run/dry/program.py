@@ -47,9 +47,10 @@ from meshwright.frameworks.launch import (
     micro_batches,
 )
 from meshwright.run.dry.kernels import gpu_kernels
-from meshwright.run.dry.modules import Chunk, split_tensors
+from meshwright.run.dry.modules import framework_chunk, split_tensors, units_of
 from meshwright.run.dry.moments import Category, Phase, Ran
 from meshwright.run.dry.recorder import StepRecorder
+from meshwright.run.model import Chunk
 from meshwright.run.pipelines import LabelledStage, schedule_of
 from meshwright.sharding.strategy import Recompute
 from meshwright.train.answer import Plan
@@ -186,7 +187,7 @@ class RankProgram:
         chunks: list[nn.Module] = []
         for layers in self.layers_of_chunks:
             with _default_dtype(self.kept):
-                chunk = Chunk(self.plan.model, layers, length=self.local_length)
+                chunk = framework_chunk(self.plan.model, layers, self.local_length)
             if self.sizes["tp"] > 1:
                 is_split = self.options.sequence_parallel
                 split_tensors(chunk, mesh["tp"], sequence_parallel=is_split)
@@ -202,7 +203,7 @@ class RankProgram:
         if self.options.recompute is Recompute.SELECTIVE:
             make = partial(create_selective_checkpoint_contexts, _keeps_products)
             contexts = {"context_fn": make}
-        for at, layer in enumerate(chunk.layers):
+        for at, layer in chunk.layers.items():
             chunk.layers[at] = checkpoint_wrapper(layer, **contexts)
 
     def _over_data(self, chunk: Chunk, groups: dict[str, DeviceMesh]) -> nn.Module:
@@ -228,7 +229,7 @@ class RankProgram:
             "mp_policy": MixedPrecisionPolicy(param_dtype=self.compute, reduce_dtype=self.reduced),
             "offload_policy": CPUOffloadPolicy(pin_memory=False) if on_host else OffloadPolicy(),
         }
-        for unit in chunk.units:
+        for unit in units_of(chunk):
             fully_shard(unit if len(unit) > 1 else unit[0], **options)
         return fully_shard(chunk, **options)
 
@@ -263,7 +264,7 @@ class RankProgram:
         weights = Category.HOST if offload.has_weights else Category.WEIGHTS
         states = Category.HOST if offload.has_optimizer else Category.STATES
         recorder.tag(modules.parameters(), weights)
-        recorder.tag([m.turns for m in modules.modules() if isinstance(m, Chunk)],
+        recorder.tag([m.places for m in modules.modules() if isinstance(m, Chunk)],
                      Category.TEMPORARY)  # fmt: skip
         inner = getattr(optimizer, "optim", optimizer)
         found = [value for state in inner.state.values() for value in state.values()]

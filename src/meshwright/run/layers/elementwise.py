@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from meshwright.run.model import NORM_EPSILON, Norm, rotate
+from meshwright.run.model import NORM_EPSILON, rotate
 
 
 class _Norm(torch.autograd.Function):
@@ -58,9 +58,10 @@ def _normalised(x: Tensor, is_rms: bool) -> tuple[Tensor, Tensor]:
 class SplitNorm(nn.Module):
     """A norm on the tokens, or heads, of this rank; its weights are those of the dense norm."""
 
-    def __init__(self, dense: Norm) -> None:
+    def __init__(self, dense: nn.Module) -> None:
         super().__init__()
-        self.weight, self.bias, self.is_rms = dense.weight, dense.bias, dense.kind == "rms"
+        self.is_rms = isinstance(dense, nn.RMSNorm)
+        self.weight, self.bias = dense.weight, None if self.is_rms else dense.bias
 
     def forward(self, x: Tensor) -> Tensor:
         return _Norm.apply(x, self.weight, self.bias, self.is_rms)
@@ -68,22 +69,20 @@ class SplitNorm(nn.Module):
 
 class _Gate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, inner: Tensor) -> Tensor:
-        ctx.save_for_backward(inner)
-        a, b = inner.chunk(2, dim=-1)
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
         return a * torch.sigmoid(a) * b
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Tensor:
-        (inner,) = ctx.saved_tensors
-        a, b = inner.chunk(2, dim=-1)
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = ctx.saved_tensors
         s = torch.sigmoid(a)
-        return torch.cat([dy * b * s * (1 + a * (1 - s)), dy * a * s], dim=-1)
+        return dy * b * s * (1 + a * (1 - s)), dy * a * s
 
 
-def gate(inner: Tensor, *, is_gated: bool) -> Tensor:
-    """Return silu(a) b of both halves, or gelu of a network without a gate."""
-    return _Gate.apply(inner) if is_gated else nn.functional.gelu(inner)
+def gate(a: Tensor, b: Tensor | None = None) -> Tensor:
+    """Return silu(a) b, or gelu of a network without a gate."""
+    return nn.functional.gelu(a) if b is None else _Gate.apply(a, b)
 
 
 class _Rotation(torch.autograd.Function):

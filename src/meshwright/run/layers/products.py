@@ -6,7 +6,7 @@ streaming the rows of W (columns of Y) are cut over tatp, and all three run in t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -93,16 +93,18 @@ Product: TypeAlias = Resident | StreamedWeights
 class SplitLinear(nn.Module):
     """A linear layer of which this rank holds a part; a bias is added where the output rests.
 
-    ``of``: the :class:`~meshwright.run.layers.tokens.Tokens`, the product and the site, as
-    ``function`` takes them (``Column`` or ``Row``).
+    ``function`` is ``Column`` or ``Row``, ``of`` are its tokens, its product and its site.
+    ``outputs`` are the widths of several outputs: of queries, keys and values.
     """
 
-    def __init__(self, function: Any, weight: Tensor, bias: Tensor | None, *of: Any) -> None:
+    def __init__(self, function: Any, weight: Tensor, bias: Tensor | None, of: tuple[Any, ...],
+                 outputs: Sequence[int] | None = None) -> None:  # fmt: skip
         super().__init__()
         self.weight = nn.Parameter(weight)
         self.bias = None if bias is None else nn.Parameter(bias)
-        self.function, self.of = function, of
+        self.function, self.of, self.outputs = function, of, outputs
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         made = self.function.apply(x, self.weight, *self.of)
-        return made if self.bias is None else made + self.bias
+        made = made if self.bias is None else made + self.bias
+        return made if self.outputs is None else made.split(list(self.outputs), dim=-1)

@@ -20,10 +20,11 @@ import torch.distributed as dist
 
 import meshwright as mw
 from meshwright.base.errors import UnsupportedError
+from meshwright.run.dry import program
 from meshwright.run.dry.answer import DryRun
-from meshwright.run.dry.modules import Chunk
 from meshwright.run.dry.program import RankProgram
 from meshwright.run.dry.run import dry_run
+from meshwright.run.model import Chunk
 from meshwright.train.answer import Plan
 
 LAYER, EMBEDDING, HEAD = 590_336, 262_144, 262_400
@@ -187,7 +188,7 @@ def test_the_peak_is_that_of_the_tracker_of_pytorch(monkeypatch):
             tokens = torch.zeros(1, self.local_length, dtype=torch.int64)
             optimizer = self._optimizer(chunks[0], {"shards": mesh["dp_shard"]})
             tracker = FSDPMemTracker(chunks[0], optimizer)
-            tracker.track_inputs((tokens, chunks[0].turns))
+            tracker.track_inputs((tokens, chunks[0].places))
             with recorder.without(), tracker:
                 logits = chunks[0](tokens)
                 loss = self._loss(mesh, logits, tokens)
@@ -197,9 +198,9 @@ def test_the_peak_is_that_of_the_tracker_of_pytorch(monkeypatch):
             return Counter(), Counter(), Counter()
 
     def units(chunk):
-        return [[m] for m in (chunk.embedding, *chunk.layers, chunk.norm, chunk.head)]
+        return [[m] for m in (chunk.embedding, *chunk.layers.values(), chunk.norm, chunk.logits)]
 
-    monkeypatch.setattr(Chunk, "units", property(units))
+    monkeypatch.setattr(program, "units_of", units)
     plan = planned(dp=8, global_batch=8)
     tracked = Tracked(plan, 0)
     tracked.run()
@@ -247,4 +248,4 @@ def test_seventy_billion_parameters_on_sixty_four_ranks():
 
 def _weights(plan):
     with torch.device("meta"):
-        return list(Chunk(plan.model, range(plan.model.num_layers), length=8).parameters())
+        return list(Chunk(plan.model, range(plan.model.num_layers)).parameters())
