@@ -48,7 +48,7 @@ COLLECTIVES: Mapping[Any, tuple[CollectiveKind, int | None]] = {
 
 
 class Label(NamedTuple):
-    """What a layer or a stage states about the collective that it is about to make."""
+    """Purpose of the coming collective, as the layer or the stage that makes it states it."""
 
     axis: str
     site: str

@@ -47,7 +47,7 @@ def sent_table(groups: Iterable[tuple[str, Iterable[Sent]]]) -> Table:
 
 
 def sent_answer(sent: Sequence[Sent]) -> str:
-    """Return how many kinds of collectives are as derived."""
+    """Return the number of kinds of collectives that have the derived bytes."""
     equal = sum(one.is_equal for one in sent)
     return f"{equal} of {counted(len(sent), 'kind')} of collectives equal in bytes"
 

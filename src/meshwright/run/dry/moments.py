@@ -1,4 +1,4 @@
-"""What a rank has done in a step: memory by category at every operator, messages and FLOPs."""
+"""Record of a rank in a step: memory by category at every operator, messages and FLOPs."""
 
 from __future__ import annotations
 
