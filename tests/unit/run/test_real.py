@@ -30,17 +30,30 @@ from meshwright.train.plan_file import save
 
 INPUTS, WEIGHTS, BOTH = Streamed.INPUTS, Streamed.WEIGHTS, Streamed.BOTH
 DAILY = {
+    # each axis alone
     "tp": ({"tp": 2}, {"sequence_parallel": False}),
     "tp with sp": ({"tp": 2}, {}),
-    "cp by a ring": ({"cp": 2}, {}),
+    "cp": ({"cp": 2}, {}),
     "pp": ({"pp": 2}, {}),
-    "tatp 2": ({"tatp": 2}, {"streamed": WEIGHTS}),
-}
-"""The fastest plans."""
+    "dp": ({"dp_shard": 2}, {"zero_stage": 3}),
+    "ep": ({"dp_shard": 2, "ep": 2}, {"zero_stage": 1}),
+    "tatp 4": ({"tatp": 4}, {"streamed": INPUTS}),
+    "tatp 8": ({"tatp": 8}, {"streamed": WEIGHTS, "stream_form": StreamForm.LINE_HOLD}),
+    # mixtures
+    "tp, dp": ({"tp": 2, "dp_shard": 2}, {"zero_stage": 1}),
+    "pp, tp, dp": ({"pp": 2, "tp": 2, "dp_shard": 2}, {"zero_stage": 1}),
+    "cp, dp, recomputed": (
+        {"cp": 2, "dp_shard": 2}, {"zero_stage": 3, "recompute": Recompute.FULL}),
+    "tatp, tp": ({"tatp": 2, "tp": 2}, {"streamed": BOTH}),
+    "tatp, ulysses": (
+        {"tatp": 2, "cp": 2}, {"streamed": WEIGHTS, "context_kind": ContextKind.ULYSSES}),
+    "tatp, dp": ({"tatp": 2, "dp_shard": 2}, {"streamed": WEIGHTS, "zero_stage": 1}),
+    "ep, tp, dp": ({"dp_shard": 2, "tp": 2, "ep": 2}, {"zero_stage": 1}),
+}  # fmt: skip
+"""A plan for each axis alone, and mixtures of two and three; with ep, of Mixtral."""
 NIGHTLY = {
-    "dp": ({"dp_shard": 2}, {}),
+    "zero 0": ({"dp_shard": 2}, {}),
     "zero 1": ({"dp_shard": 2}, {"zero_stage": 1}),
-    "zero 3": ({"dp_shard": 2}, {"zero_stage": 3}),
     "zero 3, weights kept": (
         {"dp_shard": 2}, {"zero_stage": 3, "reshard_after_forward": False}),
     "hybrid zero": ({"dp_shard": 2, "dp_replicate": 2}, {"zero_stage": 1}),
@@ -53,10 +66,8 @@ NIGHTLY = {
         {"schedule": ScheduleKind.INTERLEAVED, "zero_stage": 1}),
     "full recomputation": ({"tp": 2, "cp": 2}, {"recompute": Recompute.FULL}),
     "shared key heads": ({"tp": 16}, {}),
+    "weights on a line of 2": ({"tatp": 2}, {"streamed": WEIGHTS}),
     "weights on a line of 4": ({"tatp": 4}, {"streamed": WEIGHTS}),
-    "inputs on a line of 4": ({"tatp": 4}, {"streamed": INPUTS}),
-    "weights held on a line of 8": (
-        {"tatp": 8}, {"streamed": WEIGHTS, "stream_form": StreamForm.LINE_HOLD}),
     "inputs on a ring of 3": ({"tatp": 3}, {"streamed": INPUTS, "stream_form": StreamForm.RING}),
     "weights on a folded ring of 5": (
         {"tatp": 5}, {"streamed": WEIGHTS, "stream_form": StreamForm.FOLDED_RING}),
@@ -64,24 +75,16 @@ NIGHTLY = {
         {"tatp": 4}, {"streamed": WEIGHTS, "stream_form": StreamForm.CYCLE}),
     "inputs on a block of 4, with tp": (
         {"tatp": 4, "tp": 2}, {"streamed": INPUTS, "stream_form": StreamForm.CYCLE}),
-    "both tensors": ({"tatp": 2, "tp": 2}, {"streamed": BOTH}),
     "tatp 4 with dp": ({"tatp": 4, "dp_shard": 2}, {"streamed": WEIGHTS, "zero_stage": 1}),
     "tatp with cp": ({"tatp": 2, "cp": 2}, {"streamed": WEIGHTS}),
-    "tatp with ulysses": (
-        {"tatp": 2, "cp": 2}, {"streamed": WEIGHTS, "context_kind": ContextKind.ULYSSES}),
-    "tp, dp": ({"tp": 2, "dp_shard": 2}, {"zero_stage": 1}),
     "tp, cp, dp": ({"tp": 2, "cp": 2, "dp_shard": 2}, {"zero_stage": 3}),
-    "pp, tp, dp": ({"pp": 2, "tp": 2, "dp_shard": 2}, {"zero_stage": 1}),
-}  # fmt: skip
-EXPERTS = {
-    "ep": ({"dp_shard": 2, "ep": 2}, {"zero_stage": 1}),
     "ep without zero": ({"dp_replicate": 4, "ep": 2}, {"zero_stage": 0}),
     "ep, copies sharded": ({"dp_shard": 4, "ep": 2}, {"zero_stage": 3}),
-    "ep, tp": ({"dp_shard": 2, "tp": 2, "ep": 2}, {"zero_stage": 1}),
-}
+}  # fmt: skip
 
 
-def run(degrees, options, model="llama3-8b", **more):
+def run(degrees, options, model=None, **more):
+    model = model or ("mixtral-8x7b" if "ep" in degrees else "llama3-8b")
     plan = build(degrees, options, model=model, batch=16)
     return execute(plan, checks=True, **({"dtype": "fp64", "steps": 5} | more))
 
@@ -92,7 +95,7 @@ def test_a_plan_trains_as_the_dense_model(name):
     assert found.tolerance == 1e-9
     assert len(found.losses) == 5
     assert_right(found)
-    if name != "pp":
+    if found.derived_saved_bytes is not None:
         assert found.saved_bytes == pytest.approx(found.derived_saved_bytes, rel=0.02)
 
 
@@ -100,12 +103,6 @@ def test_a_plan_trains_as_the_dense_model(name):
 @pytest.mark.parametrize("name", NIGHTLY)
 def test_more_plans_train_as_the_dense_model(name):
     assert_right(run(*NIGHTLY[name]))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", EXPERTS)
-def test_experts_train_as_the_dense_model(name):
-    assert_right(run(*EXPERTS[name], model="mixtral-8x7b"))
 
 
 @pytest.mark.slow
