@@ -1,11 +1,12 @@
 """Bytes on one device: activations of a layer, weights, gradients, optimizer, transients.
 
-At the worst moment: the backward pass with all activations in flight.
+Each is known at the moments of a step; the memory of a device is that of the moment at which all of
+them together are most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Protocol, TypeVar
@@ -62,7 +63,25 @@ class StageState:
     in_flight: Num
     """Micro-batches with live activations, in units of all layers of the stage [1]."""
     working_bytes: Num
+    """Largest transient of a layer [bytes]."""
     num_layers: Num
+    loss_bytes: Num = 0.0
+    """Logits, their loss and its gradient, or the largest transient of another end [bytes]."""
+    waiting_bytes: Num = 0.0
+    """The same of a micro-batch in flight whose backward pass has not begun [bytes]."""
+    later_micro_batches: Num = 0.0
+    """Micro-batches of a step after the first [1]."""
+    num_chunks: Num = 1.0
+    """Chunks of layers through which a micro-batch passes one at a time [1]."""
+    layer_params: Num = 0.0
+    """Parameters of the largest layer [1]."""
+    embedding_params: Num = 0.0
+    head_params: Num = 0.0
+    """Parameters of the head, those of a tied table left out [1]."""
+    tied_params: Num = 0.0
+    """Parameters of the table that embedding and head share [1]."""
+    whole_table_params: Num = 0.0
+    """Parameters of the table of all ranks of tp, where they split its words [1]."""
     sums_before_scatter: Num = 0.0
     """1 where gradients of several micro-batches are summed before they are scattered, else 0."""
     num_communicators: Num = 1.0
@@ -81,6 +100,19 @@ class StageState:
     def all_params(self) -> Num:
         """Parameters, those of routed experts among them [1]."""
         return self.dense_params + self.expert_params
+
+    @property
+    def in_flight_later(self) -> Num:
+        """Micro-batches in flight in the second backward pass, and after it [1]."""
+        return smaller(self.in_flight, self.later_micro_batches)
+
+    def activations(self, in_flight: Num, behind: Num = 0.0) -> Num:
+        """Return the activations of so many micro-batches, of one ``behind`` layers less [bytes].
+
+        A layer is behind once its backward pass is done.
+        """
+        done = behind / larger(self.num_layers, 1.0)
+        return self.kept_bytes * larger(in_flight - done, 0.0)
 
 
 @dataclass(frozen=True)
@@ -103,69 +135,263 @@ def sharded_params(state: StageState, shards: ShardDegrees) -> Num:
     return state.dense_params / shards.dense + state.expert_params / shards.expert
 
 
-def memory_use(
+@dataclass(frozen=True)
+class Moment:
+    """What a device holds at a moment beside weights and optimizer state [bytes]."""
+
+    activations: Num = 0.0
+    working: Num = 0.0
+    gradients: Num = 0.0
+    gathered: Num = 0.0
+
+    @property
+    def total_bytes(self) -> Num:
+        """All of it [bytes]."""
+        return self.activations + self.working + self.gradients + self.gathered
+
+
+def peak_moment(moments: Sequence[Moment]) -> Moment:
+    """Return the moment at which most is held; the first among equals."""
+    return reduce(
+        lambda a, b: by_field(partial(where, b.total_bytes > a.total_bytes), b, a), moments
+    )
+
+
+@dataclass(frozen=True)
+class AtRest:
+    """What a device holds between steps, and the gradients that it keeps [bytes]."""
+
+    weights: Num
+    gradients: Num
+    states: Num
+
+
+def at_rest(
     state: StageState, shards: ShardDegrees, plan_options: PlanOptions, optimizer: OptimizerPreset,
-    *, capacity_bytes: float, margin_fraction: Num, buffer_bytes: Num,
-    communicator_bytes: Num = 0.0, allocator_factor: Num = 1.0, workspace_bytes: float = 0.0,
-    updates_on_host: bool = True, whole_in_pipelines: bool = False,
-) -> MemoryUse:  # fmt: skip
-    """Return the memory of one device of a stage in training.
+    *, shards_weights: int = 3, updates_on_host: bool = True,
+) -> AtRest:  # fmt: skip
+    """Return weights, gradients and optimizer state, each sharded from its stage of ZeRO on.
 
     ZeRO 1, 2, 3 shard optimizer state, then gradients, then weights (Rajbhandari et al. 2020,
-    section 5). In a pipeline, ZeRO-3 that keeps gathered weights sums whole gradients until the
-    last micro-batch (PyTorch FSDP2, ``set_requires_gradient_sync``), and holds the whole stage
-    until the backward pass; with ``whole_in_pipelines`` ZeRO 2 and 3 always do. Of 1e9 parameters
-    over 8 shards, in 4 bytes and 2 gathered: weights of 0.5 GB, gradients of 4.5, 2 gathered.
-    Gradients that are sent together in one message are held twice. Offloaded tensors leave
-    ``GATHERED_LAYERS`` layers of themselves on the device, single tensors too. The allocator holds
-    ``allocator_factor`` times the tensors; each axis of several devices has communicators.
+    section 5); ``shards_weights`` is the stage that shards weights. Of 1e9 parameters over 8 shards
+    with 2 + 4 + 12 bytes: 2 + 4 + 1.5 GB under ZeRO 1.
     """
-    stage, whole = plan_options.zero_stage, state.all_params
+    stage, whole, offload = plan_options.zero_stage, state.all_params, plan_options.offload
     part = sharded_params(state, shards) if stage else whole
 
     def held(bytes_per_param: float, first_sharded: int) -> Num:
         return bytes_per_param * (part if stage >= first_sharded else whole)
 
-    # Weights, gradients and optimizer state, each sharded from its stage of ZeRO on.
-    shards_weights = 2 if whole_in_pipelines else 3
     weights = held(optimizer.weight_bytes_per_param, shards_weights)
     states = held(optimizer.state_bytes_per_param + optimizer.update_bytes_per_param, 1)
-    again = smaller(optimizer.bucket_params, whole) * (shards.dense > 1)
-    stays_whole = whole_in_pipelines and stage >= 2
-    if plan_options.keeps_gathered or stays_whole:
-        again = again + whole * state.sums_before_scatter
-    gradients = held(optimizer.gradient_bytes_per_param, 2)
-    messages = again * optimizer.reduced_gradient_bytes_per_param
-    # Weights gathered for the layers at work, or for the whole stage.
-    part_at_work = GATHERED_LAYERS / larger(state.num_layers, GATHERED_LAYERS)
-    whole_stage = whole * optimizer.gathered_weight_bytes_per_param
-    live = optimizer.live_params * optimizer.gathered_weight_bytes_per_param
-    whole_layers = smaller(larger(whole_stage * part_at_work, live), whole_stage)
-    gathered = weights * 0.0
-    if stage >= shards_weights or plan_options.offload.has_weights:
-        gathered = whole_stage if plan_options.keeps_gathered else whole_layers
-        if stays_whole:
-            gathered = where(state.sums_before_scatter > 0, whole_stage, gathered)
-    activations = state.kept_bytes * state.in_flight
-    if plan_options.offload.has_optimizer:
-        states = states * (0.0 if updates_on_host else part_at_work)
-    if plan_options.offload.has_gradients:
-        gradients = whole * optimizer.gradient_bytes_per_param * part_at_work
-    if plan_options.offload.has_weights:
+    if offload.has_optimizer:
+        states = states * (0.0 if updates_on_host else part_at_work(state.num_layers))
+    if offload.has_weights:
         weights = weights * 0.0
-    if plan_options.offload.has_activations:
-        activations = state.kept_bytes * part_at_work
-    gradients = gradients + messages
-    activations = activations + state.hosted_bytes * part_at_work
-    working = state.working_bytes + workspace_bytes
-    in_tensors = weights + gradients + states + gathered + activations + working
-    zero = weights * 0.0
+    return AtRest(weights, held(optimizer.gradient_bytes_per_param, 2), states)
+
+
+def part_at_work(num_layers: Num) -> Num:
+    """Return the share of the layers of a stage that are whole at a time: two of them, or all."""
+    return GATHERED_LAYERS / larger(num_layers, GATHERED_LAYERS)
+
+
+def backward_moment(
+    state: StageState, shards: ShardDegrees, plan_options: PlanOptions, optimizer: OptimizerPreset,
+    rest: AtRest, *, gathers: bool = True,
+) -> Moment:  # fmt: skip
+    """Return the backward pass of a framework that keeps the memory of its gradients.
+
+    All activations are in flight, and all gradients have their place. Gradients that are sent
+    together in one message are held twice. In a pipeline, ZeRO-3 that keeps gathered weights sums
+    whole gradients until the last micro-batch. Offloaded tensors leave ``GATHERED_LAYERS`` layers
+    of themselves on the device, single tensors too. Of 1e9 parameters in 8 layers, gathered in 2
+    bytes: 0.5 GB.
+    """
+    stage, whole, offload = plan_options.zero_stage, state.all_params, plan_options.offload
+    at_work = part_at_work(state.num_layers)
+    again = smaller(optimizer.bucket_params, whole) * (shards.dense > 1)
+    if plan_options.keeps_gathered:
+        again = again + whole * state.sums_before_scatter
+    gradients = rest.gradients
+    if offload.has_gradients:
+        gradients = whole * optimizer.gradient_bytes_per_param * at_work
+    gathered = rest.weights * 0.0
+    if gathers and (stage >= 3 or offload.has_weights):
+        whole_stage = whole * optimizer.gathered_weight_bytes_per_param
+        live = optimizer.live_params * optimizer.gathered_weight_bytes_per_param
+        gathered = smaller(larger(whole_stage * at_work, live), whole_stage)
+        if plan_options.keeps_gathered:
+            gathered = whole_stage
+    activations = state.activations(state.in_flight)
+    if offload.has_activations:
+        activations = state.kept_bytes * at_work
+    waiting = larger(state.in_flight - 1.0, 0.0) * state.waiting_bytes
+    return Moment(
+        activations=activations + state.hosted_bytes * at_work,
+        working=larger(state.working_bytes, state.loss_bytes) + waiting,
+        gradients=gradients + again * optimizer.reduced_gradient_bytes_per_param,
+        gathered=gathered,
+    )
+
+
+def unit_moments(
+    state: StageState, shards: ShardDegrees, plan_options: PlanOptions, optimizer: OptimizerPreset,
+    rest: AtRest,
+) -> tuple[Moment, ...]:  # fmt: skip
+    """Return the moments of a step of full sharding by unit: embedding, layers, head.
+
+    With E, L, H parameters of the units, P of all, b bytes of a gathered weight and of its whole
+    gradient, c of a reduced gradient, k of a kept one, N shards and n layers:
+
+    * At the loss nothing is gathered, or b P where weights stay; gradients are those of earlier
+      micro-batches, k P / N.
+    * A unit goes backward with its weights and the message of the next one, b (L + L), and with the
+      message of the gradients of the unit before, c H or c L. The end of the model is reduced from
+      whole gradients into their message, (b + c) H or (b + c) E, over the shards of all before it.
+    * Where tp splits the words of the embedding, the gradient of the whole table is made first.
+    * In a pipeline gradients are summed whole, c P, and reduced after the last pass, one unit at a
+      time: c (P + E); weights that are gathered for a backward pass stay, b P.
+    * The update has weights, states and gradients alone.
+
+    Of one layer of 1e9 parameters without ends over 8 shards, with b = 2, c = k = 4 and activations
+    of 3 GB: 4 GB of its weights beside those of no other layer ... see the tests.
+
+    Source: PyTorch 2.13 ``distributed/fsdp/_fully_shard/_fsdp_param_group.py`` (``pre_backward``
+    prefetches one unit, ``post_backward`` waits for the reduction of the unit before) and
+    ``_fsdp_collectives.py``, seen in dry runs.
+    """
+    offload = plan_options.offload
+    b, c = optimizer.gathered_weight_bytes_per_param, optimizer.reduced_gradient_bytes_per_param
+    g = 0.0 if optimizer.freezes_weights else b
+    whole, n = state.all_params, larger(state.num_layers, 1.0)
+    embedding, layer, head = state.embedding_params, state.layer_params, state.head_params
+    tied = state.tied_params
+    piped = state.sums_before_scatter
+    keeps = plan_options.zero_stage == 2 or plan_options.keeps_gathered
+    on_host = offload.has_weights or offload.has_gradients
+    shard = rest.gradients * (0.0 if on_host else 1.0)
+    each = shard / larger(whole, 1.0)
+    message = c * (1.0 - piped)
+    # Layers of a chunk, through which a micro-batch goes backward without another one between.
+    chunk = n / state.num_chunks
+    is_first = (embedding > 0) * 1.0
+
+    def passes(in_flight: Num, summed: Num, grows: Num) -> Iterator[Moment]:
+        """Yield the moments of a backward pass over ``summed`` gradients."""
+
+        def so_far(params: Num) -> Num:
+            return summed + grows * params * where(piped > 0, c, each)
+
+        def at(behind: Num) -> Num:
+            if offload.has_activations:
+                return state.kept_bytes / n + state.hosted_bytes * 0.0
+            return state.activations(in_flight, behind)
+
+        waiting = state.waiting_bytes * larger(in_flight - 1.0, 0.0)
+        of_loss = at(0.0) * (0.0 if offload.has_activations else 1.0)
+        yield Moment(of_loss, state.loss_bytes + waiting, so_far(0.0), b * whole * keeps)
+        work = state.working_bytes + waiting
+        table = 2.0 * b * tied
+        stays = b * (whole - (1.0 - piped) * head) if keeps else b * layer + 0.0 * whole
+        ends = (g + message) * head + so_far(head)
+        yield Moment(at(0.0), waiting, ends + (1.0 - grows) * each * head, stays + table)
+        gathered = stays if keeps else 2.0 * b * layer
+        yield Moment(at(0.0), work, message * head + so_far(head) + g * tied, gathered + b * tied)
+        done = head + layer
+        gathered = b * (whole - (1.0 - piped) * done) if keeps else 2.0 * b * layer
+        yield Moment(
+            at(smaller(1.0, chunk - 1.0)), work, message * layer + so_far(done) + g * tied,
+            gathered + b * tied,
+        )  # fmt: skip
+        gathered = where(piped > 0, b * whole, b * (layer + embedding))
+        done = whole - embedding - layer
+        yield Moment(at(chunk - 1.0), work, message * layer + so_far(done) + g * tied, gathered)
+        # The embedding: the gradient of its table, and the reduction of it.
+        gathered = where(piped > 0, b * whole, b * embedding)
+        made = g * (embedding + state.whole_table_params + 2.0 * tied)
+        yield Moment(
+            at(chunk), waiting, message * layer + so_far(whole - embedding) + made,
+            gathered * is_first,
+        )  # fmt: skip
+        yield Moment(
+            at(chunk), waiting,
+            (g + message) * embedding + so_far(whole) + (1.0 - grows) * each * embedding,
+            gathered * piped,
+        )  # fmt: skip
+
+    later = state.later_micro_batches > 0
+    total = where(piped > 0, c * whole, shard) * later
+    # The first unit is reduced first, with all others whole beside it.
+    unit = where(embedding > 0, embedding, layer)
+    end = Moment(
+        gradients=piped * (c * (whole + unit) + each * unit), gathered=piped * b * (whole - unit)
+    )
+    update = Moment(gradients=shard)
+    return (
+        *passes(state.in_flight, 0.0 * total, 1.0),
+        *passes(state.in_flight_later, total, 0.0),
+        end,
+        update,
+    )
+
+
+def certain_moments(
+    state: StageState, plan_options: PlanOptions, rest: AtRest
+) -> tuple[Moment, ...]:
+    """Return the moments of a step without anything that sharding brings together for a while.
+
+    No plan of fewer shards, and none that gathers more, has less.
+    """
+    offload = plan_options.offload
+    activations = state.activations(state.in_flight) * (not offload.has_activations)
+    on_host = offload.has_weights or offload.has_gradients
+    return (
+        Moment(activations, larger(state.working_bytes, state.loss_bytes)),
+        Moment(gradients=rest.gradients * (not on_host)),
+    )
+
+
+def memory_use(
+    state: StageState, shards: ShardDegrees, plan_options: PlanOptions, optimizer: OptimizerPreset,
+    software: SoftwareStack, *, capacity_bytes: float, margin_fraction: Num, buffer_bytes: Num,
+    communicator_bytes: Num = 0.0, allocator_factor: Num = 1.0, workspace_bytes: float = 0.0,
+    is_bound: bool = False,
+) -> MemoryUse:  # fmt: skip
+    """Return the memory of one device of a stage in training, at its peak moment.
+
+    The allocator holds ``allocator_factor`` times the tensors; each axis of several devices has
+    communicators.
+
+    Parameters
+    ----------
+    is_bound
+        Whether weights and gradients that are whole for a while are left out.
+    """
+    shards_weights = 2 if software.whole_in_pipelines else 3
+    by_unit = software.shards_by_unit and plan_options.zero_stage >= shards_weights
+    rest = at_rest(
+        state, shards, plan_options, optimizer, updates_on_host=software.updates_on_host,
+        shards_weights=shards_weights,
+    )  # fmt: skip
+    if not by_unit:
+        moments: tuple[Moment, ...] = (
+            backward_moment(state, shards, plan_options, optimizer, rest, gathers=not is_bound),
+        )
+    elif is_bound:
+        moments = certain_moments(state, plan_options, rest)
+    else:
+        moments = unit_moments(state, shards, plan_options, optimizer, rest)
+    peak = peak_moment(moments)
+    working = peak.working + workspace_bytes
+    in_tensors = rest.weights + rest.states + peak.total_bytes + workspace_bytes
+    zero = in_tensors * 0.0
     return MemoryUse({
-        MemoryPart.WEIGHTS: weights,
-        MemoryPart.GRADIENTS: gradients,
-        MemoryPart.OPTIMIZER: states,
-        MemoryPart.GATHERED_WEIGHTS: gathered,
-        MemoryPart.ACTIVATIONS: activations,
+        MemoryPart.WEIGHTS: rest.weights,
+        MemoryPart.GRADIENTS: peak.gradients,
+        MemoryPart.OPTIMIZER: rest.states,
+        MemoryPart.GATHERED_WEIGHTS: peak.gathered,
+        MemoryPart.ACTIVATIONS: peak.activations,
         MemoryPart.WORKING: working + zero,
         MemoryPart.FRAGMENTATION: (allocator_factor - 1.0) * in_tensors,
         MemoryPart.BUFFERS: buffer_bytes + communicator_bytes * state.num_communicators
@@ -365,20 +591,26 @@ def workspace_bytes(problem: Problem) -> float:
 
 
 def step_memory(
-    problem: Problem, plan_options: PlanOptions, shards: ShardDegrees, states: Sequence[StageState]
-) -> tuple[MemoryUse, ...]:
-    """Return the memory of each stage: of the first, the fullest middle and the last one."""
+    problem: Problem, plan_options: PlanOptions, shards: ShardDegrees,
+    states: Sequence[StageState], *, is_bound: bool = False,
+) -> tuple[MemoryUse, ...]:  # fmt: skip
+    """Return the memory of each stage: of the first, the fullest middle and the last one.
+
+    Parameters
+    ----------
+    is_bound
+        Whether weights and gradients that are whole for a while are left out.
+    """
     return tuple(
         memory_use(
-            state, shards, plan_options, problem.workload.optimizer,
+            state, shards, plan_options, problem.workload.optimizer, problem.workload.software,
             capacity_bytes=problem.system.chip.main_memory.capacity_bytes,
             margin_fraction=problem.calibration.memory_margin_fraction,
             buffer_bytes=problem.calibration.communication_buffer_bytes,
             communicator_bytes=problem.calibration.communicator_bytes,
             allocator_factor=problem.calibration.allocator_factor,
             workspace_bytes=workspace_bytes(problem),
-            updates_on_host=problem.workload.software.updates_on_host,
-            whole_in_pipelines=problem.workload.software.whole_in_pipelines,
+            is_bound=is_bound,
         )
         for state in states
     )  # fmt: skip

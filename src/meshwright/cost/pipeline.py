@@ -499,14 +499,17 @@ def _stage_state(
         # 2024, figure 10 b).
         in_flight = smaller(in_flight + 1.0, num_micro_batches)
     is_last = layout.is_last[position]
+    counts, software = layout.counts[position], problem.workload.software
     kept = held("kept_bytes")
     # A run of layers is brought back as a whole before its last layer goes backward.
-    working = held("working_bytes") + (layout.run_layers - 1.0) * held("recomputed_bytes")
-    if problem.workload.software.keeps_stage_outputs:
+    working = weighted_part(costs[:-2], counts[:-2], "working_bytes")
+    working = working + (layout.run_layers - 1.0) * held("recomputed_bytes")
+    of_ends = weighted_part(costs[-2:], counts[-2:], "working_bytes")
+    if software.keeps_stage_outputs:
         sent = strategy.num_virtual_stages * boundary_bytes(problem, plan_options, strategy)
         kept = kept + sent * (1.0 - is_last)
     buffers: Num = 0.0
-    if problem.workload.software.keeps_receive_buffers:
+    if software.keeps_receive_buffers:
         buffers = (strategy.pp > 1) * receive_buffer_bytes(
             boundary_bytes(problem, plan_options, strategy), num_micro_batches, in_flight,
             strategy.num_virtual_stages, (index == 0) * 1.0, is_last,
@@ -515,11 +518,17 @@ def _stage_state(
     if plan_options.vocabulary_parallel or position == "first":
         params = params - _shared_table_params(problem, plan_options, strategy)
     # GPipe runs all forward passes first: their logits wait for the backward passes.
-    waiting: Num = 0.0
+    waiting = 0.0 * is_last
     if plan_options.schedule is ScheduleKind.GPIPE:
-        waiting = larger(num_micro_batches - 1.0, 0.0) * (costs[-1].working_bytes * is_last)
-    layers = layout.counts[position][:-2]
+        waiting = costs[-1].working_bytes * is_last
+    layers = counts[:-2]
     num_layers = sum(layers[1:], layers[0])
+    unit_params = [cost.dense_params + cost.expert_params for cost in costs]
+    layer = reduce(
+        larger, [n * (count > 0) for n, count in zip(unit_params[:-2], layers, strict=True)]
+    )
+    tied = _shared_table_params(problem, plan_options, strategy) * (position == "first")
+    embedding = unit_params[-2] * counts[-2]
     return StageState(
         **_orthogonal_work(problem, plan_options, strategy, num_layers),
         dense_params=params,
@@ -527,7 +536,16 @@ def _stage_state(
         kept_bytes=kept,
         hosted_bytes=held("hosted_bytes"),
         in_flight=where(in_flight > 0, in_flight, 0.0),
-        working_bytes=working + waiting,
+        working_bytes=working,
+        loss_bytes=of_ends,
+        waiting_bytes=waiting,
+        later_micro_batches=larger(num_micro_batches - 1.0, 0.0),
+        num_chunks=strategy.num_virtual_stages,
+        layer_params=layer,
+        embedding_params=embedding,
+        head_params=unit_params[-1] * counts[-1] - tied,
+        tied_params=tied,
+        whole_table_params=embedding * strategy.tp * (strategy.tp > 1),
         num_layers=num_layers,
         sums_before_scatter=(strategy.pp > 1) * 1.0,
         num_communicators=num_communicators(strategy),

@@ -383,6 +383,12 @@ class SoftwareStack(Declaration):
     Source: PyTorch 2.13 ``distributed/pipelining/stage.py``, ``backward_maybe_with_nosync``
     (``set_reshard_after_backward``, ``set_requires_gradient_sync``), seen in dry runs.
     """
+    shards_by_unit: bool = False
+    """Full sharding gathers and reduces one unit at a time (the embedding, a layer, the head), with
+    a message beside it, and makes gradients in the first backward pass of a step.
+
+    Source: PyTorch 2.13 ``distributed/fsdp/_fully_shard``, seen in dry runs.
+    """
     copies_shards: bool = False
     """Full sharding fills and empties its buffers by copies, as PyTorch does."""
     updates_on_host: bool = True

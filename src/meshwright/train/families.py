@@ -46,7 +46,7 @@ from meshwright.cost.memory import (
     shard_degrees,
     step_memory,
 )
-from meshwright.cost.parts import MemoryPart, StepTime
+from meshwright.cost.parts import StepTime
 from meshwright.cost.pipeline import (
     PipelinePrice,
     jitter_fraction,
@@ -193,17 +193,13 @@ def _least_memory_bytes(
     problem, kinds = space.problem, space.offloads
     stage = max(stage for stage, _ in space.zero_choices)
     shards = shard_degrees(problem, strategy)
-    factor = problem.calibration.allocator_factor
     found = []
     leanest_kinds = (Offload.ALL, Offload.STATE)  # no other kind takes more off the device
     has_both = set(leanest_kinds) <= set(kinds)
     for kind in leanest_kinds if has_both else kinds or (Offload.NONE,):
         leanest = PlanOptions(zero_stage=stage, offload=kind)
-        uses = step_memory(problem, leanest, shards, price.states)
-        needed = [
-            column(use.total_bytes - factor * use[MemoryPart.GATHERED_WEIGHTS]) for use in uses
-        ]
-        found.append(reduce(larger, needed))
+        uses = step_memory(problem, leanest, shards, price.states, is_bound=True)
+        found.append(reduce(larger, [column(use.total_bytes) for use in uses]))
     least: FloatArray = reduce(np.minimum, found)
     return least
 

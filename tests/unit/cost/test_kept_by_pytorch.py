@@ -29,12 +29,17 @@ def test_pipelines_of_pytorch_hold_weights_and_gradients_whole():
         for zero in (2, 3)
     ]
     parts = [plan.best.estimate.memory_parts_bytes for plan in found]
-    # The last stage: 16 layers of 218,112,000 parameters, the norm and the head of 525,340,672.
-    params = 16 * 218_112_000 + 4096 + 128_256 * 4096
-    for held in parts:
-        assert held["weights_bytes"] == 4 * params / 4
-        assert held["gathered_weights_bytes"] == 2 * params
-        assert held["gradients_bytes"] == 4 * params / 4 + 4 * params
+    # 16 layers of 218,112,000 parameters, and an end; the norm is in the last stage.
+    end = 128_256 * 4096
+    params = 16 * 218_112_000 + end
+    # Under ZeRO 2 the last stage at the loss; gathered weights stay there from pass to pass.
+    assert parts[0]["weights_bytes"] == 4 * (params + 4096) / 4
+    assert parts[0]["gathered_weights_bytes"] == 2 * (params + 4096)
+    assert parts[0]["gradients_bytes"] == 4 * (params + 4096)
+    # Under ZeRO 3 the first stage in its embedding: all is whole, and another gradient in BF16.
+    assert parts[1]["weights_bytes"] == 4 * params / 4
+    assert parts[1]["gathered_weights_bytes"] == 2 * params
+    assert parts[1]["gradients_bytes"] == 4 * params + 2 * end
 
 
 def test_pipelines_of_pytorch_have_buffers_for_the_messages_of_all_micro_batches():

@@ -36,6 +36,7 @@ SHARD = 800 / 8 + 160 / 2
 
 HOST = HostLink(capacity_bytes=1e6, bandwidth_bytes_per_s=2.0, memory_bandwidth_bytes_per_s=7.0)
 DEVICE_UPDATES = SoftwareStack(updates_on_host=False)
+HOST_UPDATES = SoftwareStack()
 
 
 def use(stage, offload=Offload.NONE, *, updates_on_host=True, reshard_after_forward=True):
@@ -43,12 +44,9 @@ def use(stage, offload=Offload.NONE, *, updates_on_host=True, reshard_after_forw
         zero_stage=stage, offload=offload, reshard_after_forward=reshard_after_forward
     )
     return memory_use(
-        STATE, SHARDS, plan_options, ADAM, capacity_bytes=10_000.0, margin_fraction=0.06,
-        buffer_bytes=7.0, updates_on_host=updates_on_host,
+        STATE, SHARDS, plan_options, ADAM, HOST_UPDATES if updates_on_host else DEVICE_UPDATES,
+        capacity_bytes=10_000.0, margin_fraction=0.06, buffer_bytes=7.0,
     )  # fmt: skip
-
-
-HOST_UPDATES = SoftwareStack()
 
 
 def on_host(plan_options, software=HOST_UPDATES):
@@ -77,6 +75,7 @@ def test_full_sharding_may_leave_parameters_in_place(live, gathered):
     """Two of eight layers are 240 of 960; more than all of them there cannot be."""
     found = memory_use(
         STATE, SHARDS, PlanOptions(zero_stage=3), ADAM.model_copy(update={"live_params": live}),
+        HOST_UPDATES,
         capacity_bytes=10_000.0, margin_fraction=0.06, buffer_bytes=7.0,
     )  # fmt: skip
     assert found[MemoryPart.GATHERED_WEIGHTS] == 2 * gathered
@@ -249,7 +248,7 @@ def test_one_layer_of_host_traffic_always_shows():
 def test_the_allocator_holds_more_than_the_tensors_and_each_axis_has_communicators():
     tensors = memory_use(
         replace(STATE, num_communicators=3.0), SHARDS, PlanOptions(zero_stage=1), ADAM,
-        capacity_bytes=10_000.0, margin_fraction=0.0, buffer_bytes=7.0, communicator_bytes=5.0,
+        HOST_UPDATES, capacity_bytes=10_000.0, margin_fraction=0.0, buffer_bytes=7.0, communicator_bytes=5.0,
         allocator_factor=1.1,
     )  # fmt: skip
     plain = use(1)
@@ -263,7 +262,7 @@ def test_the_allocator_holds_more_than_the_tensors_and_each_axis_has_communicato
 def test_gathered_weights_through_a_pipeline_have_whole_gradients(sums_before_scatter, waiting):
     kept = PlanOptions(zero_stage=3, reshard_after_forward=False)
     found = memory_use(
-        replace(STATE, sums_before_scatter=sums_before_scatter), SHARDS, kept, ADAM,
+        replace(STATE, sums_before_scatter=sums_before_scatter), SHARDS, kept, ADAM, HOST_UPDATES,
         capacity_bytes=0.0, margin_fraction=0.0, buffer_bytes=0.0,
     )  # fmt: skip
     assert found[MemoryPart.GATHERED_WEIGHTS] == 2 * 960
@@ -275,6 +274,7 @@ def test_a_bucket_is_copied_where_there_is_somebody_to_send_it_to(replicas, copi
     preset = ADAM.model_copy(update={"bucket_params": 500.0, "update_bytes_per_param": 4.0})
     found = memory_use(
         STATE, ShardDegrees(dense=replicas, expert=2.0), PlanOptions(zero_stage=0), preset,
+        HOST_UPDATES,
         capacity_bytes=0.0, margin_fraction=0.0, buffer_bytes=0.0,
     )  # fmt: skip
     assert found[MemoryPart.GRADIENTS] == 4 * 960 + copied * preset.reduced_gradient_bytes_per_param
