@@ -283,6 +283,9 @@ def unit_moments(
         def so_far(params: Num) -> Num:
             return summed + grows * params * where(piped > 0, c, each)
 
+        # A shard that is added to the one of earlier micro-batches.
+        added = (1.0 - grows) * (1.0 - piped) * each
+
         def at(behind: Num) -> Num:
             if offload.has_activations:
                 return state.kept_bytes / n + state.hosted_bytes * 0.0
@@ -295,7 +298,7 @@ def unit_moments(
         table = 2.0 * b * tied
         stays = b * (whole - (1.0 - piped) * head) if keeps else b * layer + 0.0 * whole
         ends = (g + message) * head + so_far(head)
-        yield Moment(at(0.0), waiting, ends + (1.0 - grows) * each * head, stays + table)
+        yield Moment(at(0.0), waiting, ends + added * head, stays + table)
         gathered = stays if keeps else 2.0 * b * layer
         yield Moment(at(0.0), work, message * head + so_far(head) + g * tied, gathered + b * tied)
         done = head + layer
@@ -316,7 +319,7 @@ def unit_moments(
         )  # fmt: skip
         yield Moment(
             at(chunk), waiting,
-            (g + message) * embedding + so_far(whole) + (1.0 - grows) * each * embedding,
+            (g + message) * embedding + so_far(whole) + added * embedding,
             gathered * piped,
         )  # fmt: skip
 

@@ -36,10 +36,10 @@ def test_pipelines_of_pytorch_hold_weights_and_gradients_whole():
     assert parts[0]["weights_bytes"] == 4 * (params + 4096) / 4
     assert parts[0]["gathered_weights_bytes"] == 2 * (params + 4096)
     assert parts[0]["gradients_bytes"] == 4 * (params + 4096)
-    # Under ZeRO 3 the first stage in its embedding: all is whole, and another gradient in BF16.
+    # Under ZeRO 3 the first stage at the reduction of its embedding: a message, and a shard.
     assert parts[1]["weights_bytes"] == 4 * params / 4
-    assert parts[1]["gathered_weights_bytes"] == 2 * params
-    assert parts[1]["gradients_bytes"] == 4 * params + 2 * end
+    assert parts[1]["gathered_weights_bytes"] == 2 * (params - end)
+    assert parts[1]["gradients_bytes"] == 4 * (params + end) + end
 
 
 def test_pipelines_of_pytorch_have_buffers_for_the_messages_of_all_micro_batches():

@@ -248,8 +248,8 @@ def test_one_layer_of_host_traffic_always_shows():
 def test_the_allocator_holds_more_than_the_tensors_and_each_axis_has_communicators():
     tensors = memory_use(
         replace(STATE, num_communicators=3.0), SHARDS, PlanOptions(zero_stage=1), ADAM,
-        HOST_UPDATES, capacity_bytes=10_000.0, margin_fraction=0.0, buffer_bytes=7.0, communicator_bytes=5.0,
-        allocator_factor=1.1,
+        HOST_UPDATES, capacity_bytes=10_000.0, margin_fraction=0.0, buffer_bytes=7.0,
+        communicator_bytes=5.0, allocator_factor=1.1,
     )  # fmt: skip
     plain = use(1)
     in_tensors = plain.total_bytes - plain[MemoryPart.BUFFERS] - plain[MemoryPart.MARGIN]
