@@ -77,6 +77,13 @@ def fake_ranks(rank: int, world_size: int) -> Iterator[None]:
         debug._clear_sharding_prop_cache()
 
 
+class _FakeTensors(FakeTensorMode):
+    """A mode of its own: a copy of a module stays in it."""
+
+    def __deepcopy__(self, memo: Any) -> _FakeTensors:
+        return self
+
+
 @dataclass
 class RankProgram:
     """The program of one rank: its mesh, its chunks of the model, and its step."""
@@ -128,11 +135,11 @@ class RankProgram:
             groups = self._groups(mesh)
             stack.enter_context(gpu_kernels())
             stack.enter_context(_real_meshes())
-            stack.enter_context(FakeTensorMode())
-            chunks = self._chunks(mesh, groups)
+            stack.enter_context(_FakeTensors())
+            recorder = StepRecorder(self._axis_of, self._vocab_sizes)
+            chunks = self._chunks(mesh, groups, recorder)
             modules = nn.ModuleList(chunks)
             optimizer = self._optimizer(modules, groups)
-            recorder = StepRecorder(self._axis_of, self._vocab_sizes)
             self._tag_resident(recorder, modules, optimizer)
             told("running")
             with recorder, loss_parallel() if self.sizes["tp"] > 1 else nullcontext():
@@ -183,7 +190,9 @@ class RankProgram:
         """Tokens of a sequence on this rank, where tp leaves them whole."""
         return self.work.sequence_length // self.sizes["cp"]
 
-    def _chunks(self, mesh: DeviceMesh, groups: dict[str, DeviceMesh]) -> list[nn.Module]:
+    def _chunks(
+        self, mesh: DeviceMesh, groups: dict[str, DeviceMesh], recorder: StepRecorder
+    ) -> list[nn.Module]:
         chunks: list[nn.Module] = []
         for layers in self.layers_of_chunks:
             with _default_dtype(self.kept):
@@ -339,34 +348,48 @@ class RankProgram:
         self, chunks: Sequence[nn.Module], mesh: DeviceMesh, recorder: StepRecorder, number: int
     ) -> None:
         """Run all micro-batches in the order of the schedule."""
-        sequences = self.sizes["micro_batch_size"]
-        tokens = torch.zeros(sequences, self.local_length, dtype=torch.int64)
-        rows = self.local_length // (self.sizes["tp"] if self.options.sequence_parallel else 1)
-        # Under autocast the residual stream has the type of the weights.
-        stream = torch.empty(sequences, rows, self.plan.model.hidden_size, requires_grad=True,
-                             dtype=self.compute if self.is_sharded else self.kept)  # fmt: skip
-        scores = torch.empty(
-            sequences,
-            self.local_length,
-            min(self._vocab_sizes),
-            dtype=self.compute,
-            requires_grad=True,
-        )
-        recorder.tag([tokens, stream, scores], Category.TEMPORARY)
-        total = self.sizes["pp"] * self.sizes["num_virtual_stages"]
-        stages = []
-        for place, chunk in enumerate(chunks):
-            index = self.stage + place * self.sizes["pp"]
-            given = (tokens if index == 0 else stream, scores if index == total - 1 else stream)
-            stages.append(_Stage(chunk, index, total, torch.device(DEVICE), *given,
-                                 group=mesh.get_group("pp"), recorder=recorder))  # fmt: skip
-        del stream, scores, given
-        loss = partial(self._loss, mesh)
-        schedule = schedule_of(self.options.schedule, stages, number, loss)
-        batch = tokens.repeat(number, 1)
+        total, group = len(chunks) * self.sizes["pp"], mesh.get_group("pp")
+        stages = [
+            self._stage(chunk, self.stage + place * self.sizes["pp"], total, group, recorder)
+            for place, chunk in enumerate(chunks)
+        ]
+        self._run(schedule_of(self.options.schedule, stages, number, partial(self._loss, mesh)))
+
+    def _run(self, schedule: Any, **options: Any) -> None:
+        """Run a schedule over the micro-batches of this rank."""
+        size = micro_batches(self.plan) * self.sizes["micro_batch_size"]
+        batch = torch.zeros(size, self.local_length, dtype=torch.int64)
         inputs = (batch,) if self.stage == 0 else ()
         is_last = self.stage == self.sizes["pp"] - 1
-        schedule.step(*inputs, target=batch if is_last else None, return_outputs=False)
+        target = batch if is_last else None
+        schedule.step(*inputs, target=target, return_outputs=False, **options)
+
+    def _stage(
+        self, chunk: nn.Module, index: int, total: int, group: Any, recorder: StepRecorder,
+        **options: Any,
+    ) -> LabelledStage:  # fmt: skip
+        """Return a stage, with the shapes of what it gets and what it makes."""
+        given = made = came = back = self._stream()
+        if index == 0:
+            size = (self.sizes["micro_batch_size"], self.local_length)
+            given, back = torch.zeros(size, dtype=torch.int64), None
+        if index == total - 1:
+            made, came = self._made_last(), None
+        return _Stage(chunk, index, total, torch.device(DEVICE), given, made, came, back,
+                      group=group, recorder=recorder, **options)  # fmt: skip
+
+    def _stream(self) -> Tensor:
+        """Return a tensor like what stages send."""
+        rows = self.local_length // (self.sizes["tp"] if self.options.sequence_parallel else 1)
+        size = (self.sizes["micro_batch_size"], rows, self.plan.model.hidden_size)
+        # Under autocast the residual stream has the type of the weights.
+        dtype = self.compute if self.is_sharded else self.kept
+        return torch.empty(size, dtype=dtype, requires_grad=True)
+
+    def _made_last(self) -> Tensor:
+        """Return a tensor like what the last stage makes: logits."""
+        size = (self.sizes["micro_batch_size"], self.local_length, min(self._vocab_sizes))
+        return torch.empty(size, dtype=self.compute, requires_grad=True)
 
 
 class _Stage(LabelledStage):

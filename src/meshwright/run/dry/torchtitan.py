@@ -9,19 +9,27 @@ Source: torchtitan 0.3.0, ``trainer.py``, ``models/llama3/parallelize.py``.
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn import functional
 
-from meshwright.frameworks.torchtitan_models import own_module
-from meshwright.run.dry.program import RankProgram
-from meshwright.sharding.strategy import Recompute
+from meshwright.frameworks.registry import export
+from meshwright.frameworks.torchtitan_models import BUILDS, OWN_MODULE
+from meshwright.run.dry.program import DEVICE, RankProgram
+from meshwright.run.dry.recorder import StepRecorder
+from meshwright.run.pipelines import LabelledStage
 from meshwright.train.answer import Plan
 
 
@@ -34,26 +42,28 @@ def torchtitan_version() -> str | None:
 
 
 def is_of_torchtitan(plan: Plan) -> bool:
-    """Tell whether torchtitan itself can run a plan dry here: without a pipeline."""
+    """Tell whether torchtitan itself can run a plan dry here."""
     named = plan.workload.software.framework.partition("==")[0] == "torchtitan"
-    known = plan.model.architecture == "LlamaForCausalLM"
-    return named and known and plan.best.strategy.pp == 1 and torchtitan_version() is not None
+    return named and plan.model.architecture in BUILDS and torchtitan_version() is not None
 
 
 class TorchtitanProgram(RankProgram):
-    """One rank of a plan in torchtitan."""
+    """One rank of a plan in torchtitan, as its exported script starts it."""
+
+    @property
+    def is_sharded(self) -> bool:
+        """True: torchtitan always shards, over one rank where there are replicas alone."""
+        return True
 
     def _groups(self, mesh: DeviceMesh) -> dict[str, DeviceMesh]:
         from torchtitan.distributed import ParallelDims, parallel_dims, utils
 
-        sizes = self.sizes
-        degrees = {n: sizes[n] for n in ("dp_replicate", "dp_shard", "cp", "tp", "pp")}
+        self.config = launched_config(self.plan)
+        parallelism = self.config.parallelism
         with _on_cpu(parallel_dims):
-            self.parallel = ParallelDims(
-                **degrees, ep=1, world_size=self.world_size, spmd_backend="partial_dtensor"
-            )
+            self.parallel = ParallelDims.from_config(parallelism, self.world_size)
             self.parallel.build_mesh()
-        utils.set_spmd_backend("partial_dtensor")
+        utils.set_spmd_backend(parallelism.spmd_backend)
         groups = super()._groups(mesh)
         known = {"fsdp": "dp_shard", "tp": "tp", "dp_replicate": "dp_replicate"}
         for name, axis in known.items():
@@ -62,46 +72,81 @@ class TorchtitanProgram(RankProgram):
                 self._axis_of[own.get_group().group_name] = axis
         return groups
 
-    def _chunks(self, mesh: DeviceMesh, groups: dict[str, DeviceMesh]) -> list[nn.Module]:
-        config = _config(self.plan)
-        spec = config.model_spec
+    def _chunks(
+        self, mesh: DeviceMesh, groups: dict[str, DeviceMesh], recorder: StepRecorder
+    ) -> list[nn.Module]:
+        from torchtitan.distributed import pipeline_parallel
+
+        config, spec = self.config, self.config.model_spec
         spec.model.update_from_config(config=config)
         made = spec.model.build()
-        self.criterion = config.loss.loss_fn.build(compile_config=config.compile)
-        made = spec.parallelize_fn(
-            made, parallel_dims=self.parallel, training=config.training,
-            parallelism=config.parallelism, compile_config=config.compile,
-            ac_config=config.activation_checkpoint, dump_folder="",
-        )  # fmt: skip
-        return [made]
+        self.criterion = config.loss.build(compile_config=config.compile)
+        options = {
+            "parallel_dims": self.parallel, "training": config.training,
+            "parallelism": config.parallelism, "compile_config": config.compile,
+            "ac_config": config.activation_checkpoint, "dump_folder": "",
+        }  # fmt: skip
+        if self.sizes["pp"] == 1:
+            chunks = [spec.parallelize_fn(made, **options)]
+        else:
+            stage = partial(self._own_stage, recorder)
+            with patch.object(pipeline_parallel, "PipelineStage", stage):
+                self.schedule, chunks, *_ = spec.pipelining_fn(
+                    made, **options, device=torch.device(DEVICE), model_config=spec.model,
+                    parallelize_fn=spec.parallelize_fn, loss_fn=self.criterion,
+                )  # fmt: skip
+        if self._makes_no_logits and (head := chunks[-1].lm_head) is not None:
+            self.criterion.set_lm_head(head)
+            chunks[-1]._skip_lm_head = True
+        return chunks
+
+    @property
+    def _makes_no_logits(self) -> bool:
+        """Whether the loss multiplies by the head, one part of the tokens after another."""
+        from torchtitan.components.loss import ChunkedLossWrapper
+
+        return isinstance(self.criterion, ChunkedLossWrapper)
+
+    def _own_stage(
+        self, recorder: StepRecorder, chunk: nn.Module, index: int, total: int, device: Any,
+        group: Any, get_mesh: Any,
+    ) -> LabelledStage:  # fmt: skip
+        return self._stage(chunk, index, total, group, recorder, get_mesh=get_mesh)
+
+    def _stream(self) -> Tensor:
+        stream, mesh = super()._stream(), self.parallel.get_optional_mesh("tp")
+        if mesh is None:
+            return stream
+        split = Shard(1) if self.options.sequence_parallel else Replicate()
+        return DTensor.from_local(stream, mesh, [split], run_check=False)
+
+    def _made_last(self) -> Tensor:
+        return self._stream() if self._makes_no_logits else super()._made_last()
+
+    def _pipeline(self, *others: Any) -> None:
+        self._run(self.schedule, loss_kwargs={"global_valid_tokens": torch.tensor(1.0)})
 
     def _loss(self, mesh: DeviceMesh, logits: Tensor, targets: Tensor) -> Tensor:
         loss: Tensor = self.criterion(logits, targets, torch.tensor(1.0))[0]
         return loss
 
 
-def _config(plan: Plan) -> Any:
-    """Return the configuration of the module that is exported, with the plan in it."""
-    scope: dict[str, Any] = {}
-    exec(compile(own_module(plan), "torchtitan_model", "exec"), scope)
-    config = scope["train"]()
-    strategy, options = plan.best.strategy, plan.best.plan_options
-    parallel, training = config.parallelism, config.training
-    parallel.data_parallel_shard_degree = int(strategy.dp_shard)
-    parallel.data_parallel_replicate_degree = int(strategy.dp_replicate)
-    parallel.tensor_parallel_degree = int(strategy.tp)
-    parallel.enable_sequence_parallel = options.sequence_parallel
-    parallel.spmd_backend = "partial_dtensor"
-    parallel.fsdp_reshard_after_forward = "default" if options.reshard_after_forward else "never"
-    training.seq_len = plan.workload.sequence_length
-    training.local_batch_size = int(strategy.micro_batch_size)
-    training.enable_cpu_offload = options.offload.has_weights
-    if options.recompute is Recompute.NONE:
-        config.activation_checkpoint = None
-    elif options.recompute is Recompute.FULL:
-        from torchtitan.distributed.activation_checkpoint import FullAC
+def launched_config(plan: Plan) -> Any:
+    """Return the configuration that the exported script starts, as torchtitan reads it.
 
-        config.activation_checkpoint = FullAC.Config()
+    What runs is not compiled.
+    """
+    from torchtitan.config import ConfigManager
+
+    with TemporaryDirectory() as folder:
+        script = export(plan, "torchtitan", folder)[0].read_text("utf-8")
+        words = shlex.split(script.replace("\\\n", ""), comments=True)
+        words = words[words.index("torchtitan.train") + 1 :]
+        words.remove("$@")
+        sys.modules.pop(OWN_MODULE, None)
+        with patch.object(sys, "path", [folder, *sys.path]):
+            config = ConfigManager().parse_args(words)
+    config.compile.enable = False
     return config
 
 
