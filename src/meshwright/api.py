@@ -615,17 +615,24 @@ def map(asked: ask.Map, call: Call) -> GraphAnswer | GridRuns:
     """Return the best plans of any computation."""
     from meshwright.ask.declared import allowed_of, program_of, system_of
     from meshwright.base.registry import version
+    from meshwright.catalog.graphs.solutions import read_solution
     from meshwright.dataflow.answer import graph_answer
     from meshwright.dataflow.energy import power_parts_w
     from meshwright.dataflow.question import load_graph
-    from meshwright.dataflow.search import calibrated_system, plan_dataflow
+    from meshwright.dataflow.search import calibrated_system, optimizer_of, plan_dataflow
+    from meshwright.dataflow.solution import price_solution
 
     if asked.process_grid is not None:
         return _linpack(asked, call)
     reading = asked.reading()
     machine = reading.value(lambda: calibrated_system(system_of(asked), asked.calibration))
     graph = reading.value(load_graph, asked.graph, tokens=asked.seq, **program_of(asked))
+    program = reading.value(read_solution, asked.solution) if asked.solution else None
     reading.done()
+    theirs = None if program is None else price_solution(
+        program, machine, num_passes=asked.passes,
+        optimizer=optimizer_of(graph, machine, asked.optimizer),
+    )  # fmt: skip
     allowed = {name: tuple(values) for name, values in allowed_of(asked).items()}
     plans = plan_dataflow(
         graph, machine, num_passes=asked.passes, optimizer=asked.optimizer,
@@ -633,7 +640,7 @@ def map(asked: ask.Map, call: Call) -> GraphAnswer | GridRuns:
     )  # fmt: skip
     power_w = power_parts_w(graph, machine, plans.best, plans.moved)
     found = graph_answer(graph, machine, plans, power_w)
-    return replace(found, version=version(), command=call.command)
+    return replace(found, solution=theirs, version=version(), command=call.command)
 
 
 def _linpack(asked: ask.Map, call: Call) -> GridRuns:
@@ -644,8 +651,8 @@ def _linpack(asked: ask.Map, call: Call) -> GridRuns:
     from meshwright.dataflow.search import calibrated_system
 
     reading, grid = asked.reading(), asked.process_grid
-    names = ("seq", "passes", "optimizer", "tp", "pp", "dp", "training", "overlap", "dim", "input",
-             "precision")  # fmt: skip
+    names = ("seq", "passes", "optimizer", "solution", "tp", "pp", "dp", "training", "overlap",
+             "dim", "input", "precision")  # fmt: skip
     asked.refuse_idle(reading, names, "says nothing about Linpack on a grid of devices")
     system = reading.value(lambda: calibrated_system(system_of(asked), asked.calibration))
     sizes = reading.value(linpack_sizes, asked.graph)

@@ -495,6 +495,9 @@ class Map(Program, Reported):
     passes: Count = option("passes of the graph in a step", "N", 1)
     optimizer: Name | None = like(Training, "optimizer")
     overlap: bool = option("collectives overlap with other computation")
+    solution: Name | None = option(
+        "sharding by AutoParallel of the same computation, priced beside", "FILE.json"
+    )
     process_grid: Grid | None = option(
         "hpl-NxB: block-cyclic grid of devices, such as 2x4; any: all grids", "PxQ"
     )

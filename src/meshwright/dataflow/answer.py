@@ -13,6 +13,7 @@ from meshwright.base.units import format_bytes, format_seconds
 from meshwright.dataflow.layouts import TensorLayout, payload_bytes, splits_of
 from meshwright.dataflow.roofline import CalibratedSystem, fused_edges
 from meshwright.dataflow.sharding import GraphSharding
+from meshwright.dataflow.solution import SolutionPrice, product_flops
 from meshwright.dataflow.stages import KernelStage
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, factors
@@ -228,6 +229,7 @@ class GraphAnswer(Shown):
         "repeats": "repeats",
         "num_kernels": "num_kernels",
         "flops": "flops",
+        "product_flops": "product_flops",
         "system": "system",
         "fidelity": "fidelity",
         "is_calibrated": "machine.calibration.is_calibrated",
@@ -237,6 +239,7 @@ class GraphAnswer(Shown):
         "refused": "refused",
         "best": "best",
         "others": "others",
+        "solution": "solution",
         "version": "version",
         "command": "command",
     }
@@ -255,6 +258,10 @@ class GraphAnswer(Shown):
     best: BestGraphPlan
     others: tuple[GraphPlan, ...]
     """The next plans, the fastest first."""
+    solution: SolutionPrice | None = None
+    """Sharding of another planner for the same computation, at the same prices."""
+    product_flops: float = 0.0
+    """Work of one pass in products, over all repetitions [FLOP]."""
     version: str = ""
     command: str = ""
 
@@ -291,7 +298,8 @@ def graph_answer(
     )
     return GraphAnswer(
         graph=graph.name, repeats=graph.repeats, num_kernels=len(graph.kernels),
-        flops=graph.flops, machine=system, lower_bound_s=plans.lower_bound_s,
+        flops=graph.flops, product_flops=product_flops(graph), machine=system,
+        lower_bound_s=plans.lower_bound_s,
         num_priced=len(plans.plans), refused=plans.refused,
         best=BestGraphPlan(
             **best.data, moved=plans.moved, power_w=power_w,

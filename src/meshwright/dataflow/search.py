@@ -299,6 +299,15 @@ class DegreePricing:
         return sums_s, moved / float(self.system.engine(self.graph).memory_bytes_per_s)
 
 
+def optimizer_of(
+    graph: DataflowGraph, system: CalibratedSystem, optimizer: str | None
+) -> OptimizerPreset | None:
+    """Return the optimizer by which parameters are priced; None for a graph without gradients."""
+    if not graph.trains:
+        return None
+    return load_optimizer(optimizer) if optimizer else default_optimizer(system.spec)
+
+
 def _parameters(seconds: SplitTimes, sharding: GraphSharding) -> float:
     """Return the parameters on a device, over all repetitions."""
     chosen = zip(seconds.parameters, sharding.ways, strict=True)
@@ -451,10 +460,9 @@ def plan_dataflow(
     if optimizer is not None and not graph.trains:
         message = f"{graph.name} makes no gradients of weights"
         raise SpecError(Fault("--optimizer", message, "with --training it does"))
-    preset = load_optimizer(optimizer) if optimizer else default_optimizer(system.spec)
     fused = fused_stage_time(system)
     pricing = DegreePricing(
-        graph, system, num_passes, preset if graph.trains else None,
+        graph, system, num_passes, optimizer_of(graph, system, optimizer),
         hides_network=hides_network or fused is not None, stage_time=fused, only_best=only_best,
     )  # fmt: skip
     plans = plan_graph(pricing, allowed=allowed, progress=progress)

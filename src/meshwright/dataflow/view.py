@@ -15,9 +15,12 @@ from meshwright.dataflow.answer import (
 )
 from meshwright.dataflow.energy import total_w
 from meshwright.dataflow.linpack import GridRun, GridRuns
+from meshwright.dataflow.price import ring_bytes
 from meshwright.dataflow.roofline import CalibratedSystem
+from meshwright.dataflow.solution import SolutionPrice
 from meshwright.graph.kernels.kernel import factors
 from meshwright.spec.calibration import constants_of
+from meshwright.spec.collective import CollectiveKind
 from meshwright.view.drawn import largest
 from meshwright.view.parts import (
     Cell,
@@ -59,6 +62,7 @@ def graph_page(found: GraphAnswer) -> Page:
         Section("time", "How fast, and what limits it?", list(_time(found))),
         Section("kernels", "What does each kernel do?", list(_kernels(found.best))),
         Section("others", "Why not another plan?", list(_others(found))),
+        Section("solution", "How good is the other planner's sharding?", list(_solution(found))),
         Section("sure", "How sure is it?", _sure(found.machine)),
         Section("power", "What power does it draw?", list(_power(found))),
     )
@@ -83,6 +87,12 @@ def _tiles(found: GraphAnswer) -> Iterator[Tile]:
         f"proven: gap {found.gap:.1%}"  # fmt: skip
     yield Tile("Why not another plan?", f"{gap} {_model(machine)}", _searched(found), "others",
                label="proof")  # fmt: skip
+    if found.solution is not None:
+        ratio = found.solution.step_s / best.step_s
+        yield Tile("How good is the other planner's sharding?",
+                   f"{format_seconds(found.solution.step_s)} a step, {ratio:.3g} x this plan",
+                   section="solution", label="solution",
+                   part=_beside(found, found.solution))  # fmt: skip
     yield _fit_tile(machine, TENSORS, best.held_bytes)
     drawn = total_w(best.power_w)
     if drawn is not None:
@@ -111,6 +121,50 @@ def _tiles(found: GraphAnswer) -> Iterator[Tile]:
             "others", label="instead", spare=2,
             part=Table(("", "step [s]", "memory [bytes]"), rows),
         )  # fmt: skip
+
+
+def _solution(found: GraphAnswer) -> Iterator[Part]:
+    """Yield the sharding of another planner beside the best plan, and its collectives."""
+    theirs = found.solution
+    if theirs is None:
+        return
+    yield _beside(found, theirs)
+    if abs(theirs.product_flops - found.product_flops) > SHOWN_GAP * found.product_flops:
+        yield Text("The two do not have the same work in products: they may be different "
+                   "computations, or of different sizes.")  # fmt: skip
+    ranked = sorted(theirs.changes, key=lambda one: -one.time_s)[:MOST_KERNELS]
+    if ranked:
+        yield Table(
+            ("tensor", "for", "collective", "over", "tensor [bytes]", "time [s]"),
+            [(one.tensor, one.reader, one.kind.replace("_", "-"), one.axis, one.num_bytes,
+              one.time_s) for one in ranked],
+            "Collectives of the other planner's sharding, the longest first",
+        )  # fmt: skip
+
+
+def _beside(found: GraphAnswer, theirs: SolutionPrice) -> Table:
+    """Return time, memory, work and bytes by axis of both; sums of gradients are other axes."""
+    best = found.best
+    passes = best.layers_per_stage * best.num_passes
+    own = sum(passes * ring_bytes(CollectiveKind(one.kind), one.num_bytes, best.tp)
+              for kernel in best.kernels for one in kernel.collectives)  # fmt: skip
+    every = best.moved.link_bytes / (best.tp * best.pp * best.dp)
+    mesh = " ".join(f"{name}{size}" for name, size in theirs.mesh.items())
+    rows: list[tuple[Cell, ...]] = [
+        ("degrees", best.text, mesh),
+        ("step", format_seconds(best.step_s), format_seconds(theirs.step_s)),
+        *((words(part), "", format_seconds(seconds)) for part, seconds in theirs.parts_s.items()),
+        ("memory of a device", format_bytes(best.held_bytes), format_bytes(theirs.held_bytes)),
+        ("work in products of a pass", format_si(found.product_flops, "FLOP"),
+         format_si(theirs.product_flops, "FLOP")),
+    ]  # fmt: skip
+    is_group = best.dp * best.pp == 1
+    sent = {"tp": every} if is_group else {"tp": own, "all other axes": every - own}
+    for axis in dict.fromkeys((*sent, *theirs.sent_bytes)):
+        both = (side.get(axis) for side in (sent, theirs.sent_bytes))
+        rows.append((f"a device sends over {axis}",
+                     *("" if each is None else format_bytes(each) for each in both)))  # fmt: skip
+    return Table(("", "this plan", "other planner"), rows)
 
 
 def _searched(found: GraphAnswer) -> str:
