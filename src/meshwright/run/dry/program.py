@@ -12,11 +12,11 @@ import logging
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -86,8 +86,14 @@ class _FakeTensors(FakeTensorMode):
 
 @dataclass
 class RankProgram:
-    """The program of one rank: its mesh, its chunks of the model, and its step."""
+    """The program of one rank: its mesh, its chunks of the model, and its step.
 
+    That of a framework replaces parts of it.
+    """
+
+    framework: ClassVar[str] = "fsdp"
+    packages: ClassVar[tuple[str, ...]] = ()
+    """Packages of Python beside PyTorch, the framework first."""
     plan: Plan
     stage: int
     sizes: dict[str, int] = field(init=False)
@@ -127,6 +133,7 @@ class RankProgram:
             stack.enter_context(warnings.catch_warnings())
             for message in (".*returned a view tensor", ".*torch.jit.script"):
                 warnings.filterwarnings("ignore", message=message)
+            stack.enter_context(self.surroundings())
             stack.enter_context(fake_ranks(self.rank, self.world_size))
             told("building")
             mesh = init_device_mesh(
@@ -152,6 +159,10 @@ class RankProgram:
             for total, now, then in zip(counts, _counts(recorder), before, strict=True):
                 total.update(now - then)
             return Ran(self.rank, recorder.moments(), *counts)
+
+    def surroundings(self) -> AbstractContextManager[Any]:
+        """Return the context in which the program runs."""
+        return nullcontext()
 
     def _groups(self, mesh: DeviceMesh) -> dict[str, DeviceMesh]:
         """Return the meshes of axes that act together, and their axes by name."""
@@ -224,12 +235,7 @@ class RankProgram:
             group = groups["gradients"].get_group()
             if group.size() == 1:
                 return chunk
-            # The reducer checks and sends outside of Python what fake tensors have in it alone.
-            copies = DistributedDataParallel(
-                chunk, process_group=group, init_sync=False, gradient_as_bucket_view=True
-            )
-            copies.register_comm_hook(group, lambda group, bucket: _summed(group, bucket))
-            return copies
+            return Replicated(chunk, process_group=group, gradient_as_bucket_view=True)
         on_host = self.options.offload.has_weights
         options: dict[str, Any] = {
             "mesh": groups.get("hybrid", groups["shards"]),
@@ -241,6 +247,16 @@ class RankProgram:
         for unit in units_of(chunk):
             fully_shard(unit if len(unit) > 1 else unit[0], **options)
         return fully_shard(chunk, **options)
+
+    @property
+    def sums_last(self) -> bool:
+        """Whether gradients are summed over ranks after the last micro-batch alone."""
+        return not self.is_sharded
+
+    def _without_sums(self, chunk: Any) -> AbstractContextManager[None]:
+        """Have passes leave gradients unsummed."""
+        found: AbstractContextManager[None] = chunk.no_sync()
+        return found
 
     @property
     def is_sharded(self) -> bool:
@@ -311,7 +327,7 @@ class RankProgram:
             )
             recorder.tag([tokens], Category.ACTIVATIONS)
             is_last = index == min(number, 2) - 1
-            with nullcontext() if self.is_sharded or is_last else chunk.no_sync():
+            with self._without_sums(chunk) if self.sums_last and not is_last else nullcontext():
                 made = self._saving(chunk, tokens, recorder)
                 loss = self._loss(mesh, made, tokens)
                 del made
@@ -320,7 +336,7 @@ class RankProgram:
                 del loss
             self._tag_gradients(recorder, chunk)
             seen.append(_counts(recorder))
-        return _repeated(seen, number, repeats_first=not self.is_sharded)
+        return _repeated(seen, number, repeats_first=self.sums_last)
 
     def _saving(self, chunk: Chunk, tokens: Tensor, recorder: StepRecorder) -> Tensor:
         """Run a chunk forward; where activations are offloaded, they move as ``save_on_cpu`` does.
@@ -328,7 +344,7 @@ class RankProgram:
         A copy stands for the tensor on the host: fake tensors of both lie on the CPU.
         """
         if not self.options.offload.has_activations:
-            return chunk(tokens)
+            return self._made(chunk, tokens)
 
         def leave(kept: Tensor) -> Tensor:
             copy = kept.detach().clone()
@@ -336,7 +352,11 @@ class RankProgram:
             return copy
 
         with torch.autograd.graph.saved_tensors_hooks(leave, torch.clone):
-            return chunk(tokens)
+            return self._made(chunk, tokens)
+
+    def _made(self, chunk: nn.Module, tokens: Tensor) -> Tensor:
+        made: Tensor = chunk(tokens)
+        return made
 
     def _loss(self, mesh: DeviceMesh, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the mean cross-entropy, in FP32 as frameworks compute it."""
@@ -428,6 +448,18 @@ def _repeated(seen: Sequence[Counts], number: int, *, repeats_first: bool) -> Co
         often, once = (first, second) if repeats_first else (second, first)
         totals.append(Counter({key: (number - 1) * often[key] + once[key] for key in both}))
     return totals[0], totals[1], totals[2]
+
+
+class Replicated(DistributedDataParallel):
+    """A module whose gradients are summed over its replicas.
+
+    The reducer checks and sends outside of Python what fake tensors have in it alone.
+    """
+
+    def __init__(self, module: nn.Module, **options: Any) -> None:
+        of_device = {"init_sync": False, "device_ids": None, "output_device": None}
+        super().__init__(module, **options | of_device)
+        self.register_comm_hook(self.process_group, _summed)
 
 
 def _summed(group: Any, bucket: Any) -> Any:

@@ -10,8 +10,9 @@ from meshwright.run.pipelines import SCHEDULES
 from meshwright.sharding.strategy import Offload
 from meshwright.train.answer import Plan
 
-FRAMEWORKS = ("fsdp", "torchtitan")
+ON_PYTORCH = ("fsdp", "torchtitan")
 """Frameworks whose plans are programs of PyTorch's own FSDP2, tensor parallelism and pipelines."""
+FRAMEWORKS = (*ON_PYTORCH, "accelerate")
 
 
 def check_dry(plan: Plan) -> None:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from importlib.util import find_spec
 
 import torch
 
+from meshwright.base.errors import UnsupportedError
 from meshwright.frameworks.launch import degrees
 from meshwright.run.answer import rows_of
+from meshwright.run.dry.accelerate import AccelerateProgram
 from meshwright.run.dry.answer import DryRun, Held, RanStage
 from meshwright.run.dry.expected import WORKING, expected_bytes, expected_messages
 from meshwright.run.dry.moments import Category, Ran
 from meshwright.run.dry.program import RankProgram
-from meshwright.run.dry.refusals import check_dry
-from meshwright.run.dry.torchtitan import (
-    TorchtitanProgram,
-    is_of_torchtitan,
-    torchtitan_on_fake_tensors,
-    torchtitan_version,
-)
+from meshwright.run.dry.refusals import ON_PYTORCH, check_dry
+from meshwright.run.dry.torchtitan import TorchtitanProgram
 from meshwright.train.answer import Plan
 
 Progress = Callable[[int, int], None]
@@ -45,7 +44,7 @@ def dry_run(plan: Plan, progress: Callable[[str, str], Progress | None] | None =
         plan=plan.best.text,
         model=plan.model.name,
         framework=plan.workload.software.framework,
-        program=program_of(plan),
+        program=title_of(program_of(plan)),
         num_ranks=int(plan.best.strategy.num_devices),
         capacity_bytes=plan.system.chip.main_memory.capacity_bytes,
         stages=tuple(ran),
@@ -70,11 +69,28 @@ def _notes(plan: Plan) -> Iterator[str]:
                "and keeps more")  # fmt: skip
 
 
-def program_of(plan: Plan) -> str:
-    """Return the name of the program of a plan, with its version."""
-    if is_of_torchtitan(plan):
-        return f"torchtitan {torchtitan_version()} on PyTorch {torch.__version__}"
-    return f"PyTorch {torch.__version__}"
+PROGRAMS = (TorchtitanProgram, AccelerateProgram)
+"""Programs of frameworks themselves."""
+
+
+def program_of(plan: Plan) -> type[RankProgram]:
+    """Return the program of a plan: that of its framework, or PyTorch's own."""
+    named = plan.workload.software.framework.partition("==")[0]
+    found = next((one for one in PROGRAMS if one.framework == named), RankProgram)
+    if all(map(find_spec, found.packages)):
+        return found
+    if found.framework in ON_PYTORCH:
+        return RankProgram
+    raise UnsupportedError(
+        f"a dry run of {named} needs {' and '.join(found.packages)}; "
+        "install it with: pip install 'meshwright[frameworks]'"
+    )
+
+
+def title_of(program: type[RankProgram]) -> str:
+    """Return the name of a program, with its versions."""
+    names = {name: f"{name} {version(name)}" for name in program.packages}
+    return " on ".join([" with ".join(names.values()), f"PyTorch {torch.__version__}"][not names :])
 
 
 def stages_of(num_stages: int) -> list[int]:
@@ -85,13 +101,8 @@ def stages_of(num_stages: int) -> list[int]:
 def run_stage(plan: Plan, stage: int) -> RanStage:
     """Run one rank of a stage, and put the formulas beside what it did."""
     start = time.monotonic()
-    if is_of_torchtitan(plan):
-        program: RankProgram = TorchtitanProgram(plan, stage)
-        with torchtitan_on_fake_tensors():
-            ran = program.run()
-    else:
-        program = RankProgram(plan, stage)
-        ran = program.run()
+    program = program_of(plan)(plan, stage)
+    ran = program.run()
     layers = [at for chunk in program.layers_of_chunks for at in chunk]
     derived = expected_messages(plan, program.layers_of_chunks, stage)
     return RanStage(

@@ -9,12 +9,9 @@ Source: torchtitan 0.3.0, ``trainer.py``, ``models/llama3/parallelize.py``.
 
 from __future__ import annotations
 
-import shlex
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
@@ -26,29 +23,25 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn import functional
 
 from meshwright.frameworks.registry import export
-from meshwright.frameworks.torchtitan_models import BUILDS, OWN_MODULE
+from meshwright.frameworks.torchtitan_models import OWN_MODULE
+from meshwright.run.dry.launched import words_behind
 from meshwright.run.dry.program import DEVICE, RankProgram
 from meshwright.run.dry.recorder import StepRecorder
 from meshwright.run.pipelines import LabelledStage
 from meshwright.train.answer import Plan
 
 
-def torchtitan_version() -> str | None:
-    """Return the version of torchtitan; None where it is not installed."""
-    try:
-        return version("torchtitan")
-    except PackageNotFoundError:
-        return None
-
-
-def is_of_torchtitan(plan: Plan) -> bool:
-    """Tell whether torchtitan itself can run a plan dry here."""
-    named = plan.workload.software.framework.partition("==")[0] == "torchtitan"
-    return named and plan.model.architecture in BUILDS and torchtitan_version() is not None
-
-
 class TorchtitanProgram(RankProgram):
     """One rank of a plan in torchtitan, as its exported script starts it."""
+
+    framework = "torchtitan"
+    packages = ("torchtitan",)
+
+    def surroundings(self) -> AbstractContextManager[Any]:
+        """Have flash attention, which is no compiled kernel."""
+        from torchtitan.models.common.attention import FlexAttention
+
+        return patch.object(FlexAttention, "forward", _flash)
 
     @property
     def is_sharded(self) -> bool:
@@ -60,7 +53,7 @@ class TorchtitanProgram(RankProgram):
 
         self.config = launched_config(self.plan)
         parallelism = self.config.parallelism
-        with _on_cpu(parallel_dims):
+        with patch.object(parallel_dims, "device_type", DEVICE):
             self.parallel = ParallelDims.from_config(parallelism, self.world_size)
             self.parallel.build_mesh()
         utils.set_spmd_backend(parallelism.spmd_backend)
@@ -139,28 +132,12 @@ def launched_config(plan: Plan) -> Any:
     from torchtitan.config import ConfigManager
 
     with TemporaryDirectory() as folder:
-        script = export(plan, "torchtitan", folder)[0].read_text("utf-8")
-        words = shlex.split(script.replace("\\\n", ""), comments=True)
-        words = words[words.index("torchtitan.train") + 1 :]
-        words.remove("$@")
+        words = words_behind(export(plan, "torchtitan", folder)[0], "torchtitan.train")
         sys.modules.pop(OWN_MODULE, None)
         with patch.object(sys, "path", [folder, *sys.path]):
             config = ConfigManager().parse_args(words)
     config.compile.enable = False
     return config
-
-
-@contextmanager
-def torchtitan_on_fake_tensors() -> Iterator[None]:
-    """Have torchtitan run on fake tensors: on their device, with flash attention."""
-    from torchtitan.models.common.attention import FlexAttention
-
-    flex: Callable[..., Any] = FlexAttention.forward
-    FlexAttention.forward = _flash
-    try:
-        yield
-    finally:
-        FlexAttention.forward = flex
 
 
 def _flash(
@@ -171,13 +148,3 @@ def _flash(
         query, key, value, is_causal=True, enable_gqa=True
     )
     return made.transpose(1, 2)
-
-
-@contextmanager
-def _on_cpu(module: Any) -> Iterator[None]:
-    """Have a module of torchtitan make meshes of the device of the fake tensors."""
-    before, module.device_type = module.device_type, "cpu"
-    try:
-        yield
-    finally:
-        module.device_type = before

@@ -1,0 +1,116 @@
+"""A model of transformers under accelerate, run dry: its plugins, its wrapping, its loss.
+
+The files of ``export accelerate`` go through accelerate's own launcher; what that launcher sets is
+the environment of the rank. A pass is that of the Trainer: gradients are summed after the last
+micro-batch, and the loss makes all logits in FP32.
+
+Source: accelerate 1.15 (2026-11), ``commands/launch.py``, ``state.py``, ``utils/fsdp_utils.py``;
+transformers 5.23 (2026-11), ``trainer.py``, ``loss/loss_utils.py``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from meshwright.catalog.config_json import config_of
+from meshwright.frameworks.registry import export
+from meshwright.run.dry.launched import words_behind
+from meshwright.run.dry.program import DEVICE, RankProgram, Replicated
+from meshwright.run.dry.recorder import StepRecorder
+
+
+class AccelerateProgram(RankProgram):
+    """One rank of a plan under accelerate, as its exported files start it."""
+
+    framework = "accelerate"
+    packages = ("accelerate", "transformers")
+
+    @property
+    def sums_last(self) -> bool:
+        """True: accelerate puts the sums of gradients off until the last micro-batch."""
+        return True
+
+    @contextmanager
+    def surroundings(self) -> Iterator[None]:
+        """Have the environment of the rank, and no backend of a device."""
+        from accelerate.state import AcceleratorState, DistributedType, GradientState, PartialState
+
+        def backend(*args: Any) -> tuple[str, DistributedType]:
+            return "fake", DistributedType.MULTI_GPU
+
+        with (
+            patch.dict(os.environ, self._environment()),
+            patch.object(PartialState, "_prepare_backend", backend),
+            patch.object(nn.parallel, "DistributedDataParallel", Replicated),
+        ):
+            try:
+                yield
+            finally:
+                AcceleratorState._reset_state(reset_partial_state=True)
+                GradientState._reset_state()
+
+    def _environment(self) -> dict[str, str]:
+        """Return what the launcher sets for this rank."""
+        from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+        from accelerate.utils.launch import prepare_multi_gpu_env
+
+        with TemporaryDirectory() as folder:
+            script, config = export(self.plan, "accelerate", folder)
+            words = words_behind(script, "launch")
+            words = [word.replace(config.name, str(config)) for word in words]
+            args = _validate_launch_command(launch_command_parser().parse_args(words))[0]
+            local = {"RANK": self.rank, "WORLD_SIZE": self.world_size, "LOCAL_RANK": 0}
+            return prepare_multi_gpu_env(args) | {
+                "ACCELERATE_TORCH_DEVICE": DEVICE, "FSDP_CPU_RAM_EFFICIENT_LOADING": "false",
+                **{name: f"{number}" for name, number in local.items()},
+            }  # fmt: skip
+
+    def _groups(self, mesh: DeviceMesh) -> dict[str, DeviceMesh]:
+        from accelerate import Accelerator
+
+        groups = super()._groups(mesh)
+        self.accelerator = Accelerator()
+        own = self.accelerator.torch_device_mesh
+        if own is None:
+            default = torch.distributed.group.WORLD
+            self._axis_of[default.group_name] = "dp_replicate"
+        else:
+            axes = self.accelerator.parallelism_config.fsdp_dim_names
+            for names, axis in ((name, name) for name in (*own.mesh_dim_names, *axes)):
+                self._axis_of[own[names].get_group().group_name] = axis.removesuffix("_cp")
+        return groups
+
+    def _chunks(
+        self, mesh: DeviceMesh, groups: dict[str, DeviceMesh], recorder: StepRecorder
+    ) -> list[nn.Module]:
+        from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+        stated = dict(config_of(self.plan.model) or {})
+        config = CONFIG_MAPPING[stated["model_type"]].from_dict(stated)
+        config.use_cache = False
+        model = AutoModelForCausalLM.from_config(config)
+        if self.options.recompute == "full" and not self.is_sharded:
+            model.gradient_checkpointing_enable()
+        model, _ = self.accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
+        return [model.train()]
+
+    def _without_sums(self, chunk: Any) -> AbstractContextManager[None]:
+        found: AbstractContextManager[None] = self.accelerator.no_sync(chunk)
+        return found
+
+    def _made(self, chunk: nn.Module, tokens: Tensor) -> Tensor:
+        """Return the loss: the model of transformers makes it."""
+        made: Tensor = chunk(input_ids=tokens, labels=tokens, num_items_in_batch=1).loss
+        return made
+
+    def _loss(self, mesh: DeviceMesh, logits: Tensor, targets: Tensor) -> Tensor:
+        return logits
