@@ -43,6 +43,7 @@ class AccelerateProgram(RankProgram):
     def surroundings(self) -> Iterator[None]:
         """Have the environment of the rank, and no backend of a device."""
         from accelerate.state import AcceleratorState, DistributedType, GradientState, PartialState
+        from transformers import masking_utils
 
         def backend(*args: Any) -> tuple[str, DistributedType]:
             return "fake", DistributedType.MULTI_GPU
@@ -50,6 +51,9 @@ class AccelerateProgram(RankProgram):
         with (
             patch.dict(os.environ, self._environment()),
             patch.object(PartialState, "_prepare_backend", backend),
+            # Fake tensors have no values to tell that no token is masked.
+            patch.object(masking_utils, "is_tracing", lambda *tensors: False),
+            patch.object(masking_utils, "fast_all", lambda mask: True),
             patch.object(nn.parallel, "DistributedDataParallel", Replicated),
         ):
             try:
@@ -109,7 +113,10 @@ class AccelerateProgram(RankProgram):
 
     def _made(self, chunk: nn.Module, tokens: Tensor) -> Tensor:
         """Return the loss: the model of transformers makes it."""
-        made: Tensor = chunk(input_ids=tokens, labels=tokens, num_items_in_batch=1).loss
+        mask = torch.ones_like(tokens)
+        made: Tensor = chunk(
+            input_ids=tokens, labels=tokens, attention_mask=mask, num_items_in_batch=1
+        ).loss
         return made
 
     def _loss(self, mesh: DeviceMesh, logits: Tensor, targets: Tensor) -> Tensor:
