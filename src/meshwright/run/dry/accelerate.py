@@ -82,7 +82,7 @@ class AccelerateProgram(RankProgram):
         from accelerate import Accelerator
 
         groups = super()._groups(mesh)
-        self.accelerator = Accelerator()
+        self.accelerator = Accelerator(device_placement=False)
         own = self.accelerator.torch_device_mesh
         if own is None:
             default = torch.distributed.group.WORLD
