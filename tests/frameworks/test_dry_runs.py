@@ -1,4 +1,4 @@
-"""torchtitan itself on fake ranks and tensors: what it sends is what is derived."""
+"""Frameworks themselves on fake ranks and tensors: what they send is what is derived."""
 
 import json
 
@@ -65,3 +65,55 @@ def test_torchtitan_keeps_every_second_product(model):
     kept = held["activations"]
     ends = 3 * 2 * 128 * 256  # around the last norm, which the formula counts with the logits
     assert kept.most_bytes == pytest.approx(kept.predicted_bytes + ends, rel=0.05)
+
+
+def held_of(found):
+    return {part.category: part for part in found.stages[0].held}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_accelerate_sends_what_is_derived_and_keeps_its_head(model):
+    plan = mw.fit(model, on="16xH100", framework="accelerate", dp=16, dp_shard=8, zero=3, mbs=1,
+                  seq=128, global_batch=16, recompute="none")  # fmt: skip
+    found = dry_run(plan)
+    assert found.program.startswith("accelerate 1.15.0 with transformers 5.23.0 on PyTorch 2.13")
+    moved = {(m.kind, m.axis, m.phase): m for m in found.stages[0].sent}
+    gathers = moved.pop(("all_gather", "dp_shard", "backward"))
+    assert len(moved) == 3
+    assert all(m.is_equal for m in moved.values())
+    head = 2 * (1024 * 256 + 256)
+    assert gathers.derived_bytes - gathers.sent_bytes == head
+    held = held_of(found)
+    assert held["weights"].most_bytes == held["weights"].predicted_bytes
+    kept = held["activations"]
+    ends = 3 * 2 * 128 * 256  # around the last norm
+    assert kept.most_bytes == pytest.approx(kept.predicted_bytes + ends, rel=0.02)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_accelerate_sums_gradients_after_the_last_micro_batch(model):
+    plan = mw.fit(model, on="8xH100", framework="accelerate", dp=8, zero=3, mbs=1, seq=128,
+                  global_batch=24, recompute="full")  # fmt: skip
+    found = dry_run(plan)
+    moved = {(m.kind, m.axis, m.phase): m for m in found.stages[0].sent}
+    count = plan.model.num_layers * (256 * 256 * 2 + 2 * 128 * 256 + 3 * 256 * 512 + 512)
+    count += 2 * 1024 * 256 + 256
+    # In BF16, whole: each micro-batch adds to gradients of all weights.
+    assert moved["reduce_scatter", "dp_shard", "backward"].sent_bytes == 2 * count
+    assert held_of(found)["gradients"].most_bytes > 2 * count
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_replicas_of_accelerate_sum_in_fp32(model):
+    plan = mw.fit(model, on="8xH100", framework="accelerate", dp=8, zero=0, mbs=1, seq=128,
+                  global_batch=16, recompute="full")  # fmt: skip
+    found = dry_run(plan)
+    sums = next(m for m in found.stages[0].sent if m.kind == "all_reduce")
+    assert sums.sent_bytes == 2 * sums.derived_bytes
+
+
+def test_accelerate_leaves_tensors_whole(model):
+    plan = mw.fit(model, on="8xH100", framework="accelerate", tp=2, dp=4, zero=3, mbs=1, seq=128,
+                  global_batch=8)  # fmt: skip
+    with pytest.raises(mw.MeshwrightError, match="leaves whole"):
+        dry_run(plan)

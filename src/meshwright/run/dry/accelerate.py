@@ -85,12 +85,12 @@ class AccelerateProgram(RankProgram):
         self.accelerator = Accelerator(device_placement=False)
         own = self.accelerator.torch_device_mesh
         if own is None:
-            default = torch.distributed.group.WORLD
-            self._axis_of[default.group_name] = "dp_replicate"
+            whole = groups["gradients"].get_group().group_name
+            self._axis_of[torch.distributed.group.WORLD.group_name] = self._axis_of[whole]
         else:
             axes = self.accelerator.parallelism_config.fsdp_dim_names
-            for names, axis in ((name, name) for name in (*own.mesh_dim_names, *axes)):
-                self._axis_of[own[names].get_group().group_name] = axis.removesuffix("_cp")
+            for name in (*own.mesh_dim_names, *axes):
+                self._axis_of[own[name].get_group().group_name] = name.removesuffix("_cp")
         return groups
 
     def _chunks(

@@ -459,9 +459,7 @@ class Replicated(DistributedDataParallel):
     def __init__(self, module: nn.Module, **options: Any) -> None:
         of_device = {"init_sync": False, "device_ids": None, "output_device": None}
         super().__init__(module, **options | of_device)
-        self.register_comm_hook(
-            self.process_group, lambda group, bucket: _summed(group, bucket)
-        )
+        self.register_comm_hook(self.process_group, lambda group, bucket: _summed(group, bucket))
 
 
 def _summed(group: Any, bucket: Any) -> Any:

@@ -37,6 +37,9 @@ def dry_faults(plan: Plan) -> Iterator[Fault]:
         yield Fault("framework", f"{framework} is no program of PyTorch's own parallelism",
                     " or ".join(FRAMEWORKS))  # fmt: skip
     yield from _model_faults(plan)
+    if framework == "accelerate" and strategy.tp > 1:
+        # accelerate 1.15 (2026-11), accelerator.py, _prepare_tp: "we skip the TP preparation"
+        yield Fault("tp", "run_clm.py loads whole tensors, which accelerate leaves whole", "tp 1")
     for name in ("tatp", "cp", "ep", "etp"):
         if getattr(strategy, name) > 1:
             yield Fault(name, f"{name} {getattr(strategy, name):.0f} is not built", f"{name} 1")
