@@ -95,7 +95,7 @@ def product_in(target: str, text: str) -> int:
         "torchtitan": ("tensor_parallel_degree", "pipeline_parallel_degree",
                        "context_parallel_degree", "data_parallel_replicate_degree",
                        "data_parallel_shard_degree"),
-    }[target]  # fmt: skip
+    }[target.removesuffix("-autoparallel")]  # fmt: skip
     prefix = "--" if target == "megatron" else "--parallelism."
     words = text.split()
     return prod(int(words[words.index(prefix + name) + 1]) for name in names)

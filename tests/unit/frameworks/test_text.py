@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 import subprocess
+from dataclasses import replace
 from itertools import pairwise
 from math import prod
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from meshwright.frameworks import programs
 from meshwright.frameworks.launch import layers_of_chunks
 from meshwright.frameworks.programs.torchtitan import edge_weights
+from meshwright.frameworks.programs.torchtitan_autoparallel import parameter_share
 from meshwright.frameworks.reading.stages import pipeline_layout
 from meshwright.frameworks.registry import exporters, rendered
 from meshwright.sharding.strategy import ContextKind, Offload, Recompute, ScheduleKind
@@ -39,6 +41,11 @@ CASES = {
         {"tp": 8, "pp": 3, "dp_shard": 2},
         {"zero_stage": 2},
         {"model": "llama3-70b", "system": "64xH100"},
+    ),
+    "torchtitan-autoparallel": (
+        {"tp": 2, "dp_shard": 32},
+        {"zero_stage": 3, "recompute": Recompute.FULL},
+        {"system": "64xH100", "batch": 32},
     ),
     "deepspeed": (
         {"cp": 8, "dp_shard": 8},
@@ -444,3 +451,37 @@ def test_fp16_scales_the_loss(text):
     script = text("torch", {"dp_shard": 8}, {"zero_stage": 1}, precision=Precision(matmul="fp16"))
     assert "DTYPE = torch.float16" in script
     assert "scale the loss with torch.amp.GradScaler" in script
+
+
+def test_autoparallel_gets_the_mesh_and_the_memory_of_the_plan(make_plan):
+    """Weights of the hand-made plan take 64 GiB: more than all, so nothing is bound."""
+    plan = make_plan({"tp": 2, "dp_shard": 32}, {"zero_stage": 3, "recompute": Recompute.FULL},
+                     system="64xH100", batch=32)  # fmt: skip
+    assert parameter_share(plan) == 1.0
+    held = plan.best.estimate.memory_parts_bytes | {"weights_bytes": 0.3e9}
+    estimate = replace(plan.best.estimate, memory_parts_bytes=held)
+    plan = replace(plan, best=replace(plan.best, estimate=estimate))
+    # 8,030,261,248 parameters in 2 bytes: 0.3 GB are 0.0186793... of them, more than 1/64.
+    assert plan.workload.optimizer.weight_bytes_per_param == 2
+    assert parameter_share(plan) == 0.018680
+    files = rendered(plan, "torchtitan-autoparallel")
+    ast.parse(files["torchtitan_autoparallel.py"])
+    assert "PARAMETER_SHARE = 0.01868\n" in files["torchtitan_autoparallel.py"]
+    options = options_of(files["torchtitan_autoparallel.sh"])
+    assert options["--parallelism.data_parallel_shard_degree"] == "32"
+    assert options["--compile.mode"] == "aot_fx_trace"
+    assert options["--compile.memory_policy"] == "full"
+
+
+def test_autoparallel_names_each_axis_that_it_does_not_search(make_plan):
+    plan = make_plan(
+        {"pp": 2, "cp": 2, "dp_shard": 2, "dp_replicate": 2},
+        {"zero_stage": 3}, batch=128, length=4096,
+    )  # fmt: skip
+    found = {fault.path: fault for fault in exporters["torchtitan-autoparallel"].refusals(plan)}
+    for axis, fix in (("pp", "--pp 1"), ("cp", "--cp 1"), ("dp_replicate", "--dp-shard 4")):
+        assert "AutoParallel searches fsdp and tp" in found[f"strategy.{axis}"].message
+        assert found[f"strategy.{axis}"].fix == fix
+    assert "always recomputes" in found["plan_options.recompute"].message
+    assert found["strategy.micro_batch_size"].fix == "--mbs 32"
+    assert "strategy.tp" not in found

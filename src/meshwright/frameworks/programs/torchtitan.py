@@ -109,7 +109,7 @@ class Torchtitan(LaunchFiles):
         options = [
             ("--module", OWN_MODULE if own else MODULES[plan.model.architecture]),
             ("--config", config or OWN_CONFIG),
-            *_spelled(self.table.write(_words(plan))),
+            *options_of(self.table.write(words_of_plan(plan))),
         ]
         recompute = (f"activation-checkpoint:{plan.best.plan_options.recompute}",)
         comments = header(plan, self.table.written, list(_notes(plan)))
@@ -283,7 +283,7 @@ def _converters(stated: object) -> str:
     return ", ".join(map(str, names)).lower().strip("[]")
 
 
-def _words(plan: Plan) -> dict[str, Value]:
+def words_of_plan(plan: Plan) -> dict[str, Value]:
     """Return the plan in words of torchtitan.
 
     Without ZeRO every rank of dp is a replica. A pipeline cuts the batch of a rank, otherwise
@@ -311,7 +311,7 @@ def _words(plan: Plan) -> dict[str, Value]:
     return words
 
 
-def _spelled(written: Iterable[tuple[str, Value]]) -> Iterator[Words]:
+def options_of(written: Iterable[tuple[str, Value]]) -> Iterator[Words]:
     """Yield ``--section.name value``; a switch is ``--section.name`` or ``--section.no-name``."""
     for name, value in written:
         section, _, field = name.rpartition(".")
