@@ -208,6 +208,7 @@ SWITCHES: dict[str, tuple[str, Any, Any]] = {
     "loss": ("loss", "plain", "compiled"),
     "async_tp": ("async_tensor_parallel", False, True),
     "cuda_graphs": ("cuda_graphs", False, True),
+    "loss_in_parts": ("logit_tiles", 1, 8),
 }
 """Field of the software of each switch, with its value off and on."""
 

@@ -253,7 +253,7 @@ class Training(Question):
     )
     switches: Switches | None = option(
         "framework switches to turn on, all others off: none, or some of compile+loss+async_tp+"
-        "cuda_graphs (plan: all that never slow a step)", "NAME+NAME", is_rare=True,
+        "loss_in_parts+cuda_graphs (plan: all that never slow a step)", "NAME+NAME", is_rare=True,
         field="switches",
     )  # fmt: skip
     dropout: bool = option("dropout, with stored masks", is_rare=True, field="software.dropout")

@@ -44,8 +44,11 @@ from meshwright.cost.operator import (
     attention_cost,
     exposed_launch_s,
     matmul_cost,
+    matmul_shape,
     memory_bound_cost,
+    partial_gradients_bytes,
     scan_cost,
+    traffic_s,
     widened,
     widened_bytes,
 )
@@ -63,6 +66,7 @@ from meshwright.cost.streaming import (
     streamed_bytes,
     streamed_matmul_cost,
 )
+from meshwright.graph.common import EDGE
 from meshwright.graph.op import LayerGraph, Op, OpKind
 from meshwright.graph.recompute import repeated_ops
 from meshwright.sharding.algebra import CollectiveCall
@@ -432,6 +436,21 @@ class PricedPiece:
         """Names of tensors that selective recomputation keeps."""
         return replace(self.plan_options, recompute=Recompute.SELECTIVE).stored_tensors
 
+    def _op_cost(self, op: Op) -> OpCost:
+        """Return the price of an operator; the weight gradient of logits in parts is a sum."""
+        problem, rates = self.problem, self.problem.rates
+        cost = op_cost(op, self.local, rates, self.streams, causal=problem.workload.causal)
+        is_head = op.kind is OpKind.MATMUL and op.region == EDGE and "vocab" in op.output.dims
+        if not is_head or self._remakes_logits or rates.freezes_weights:
+            return cost
+        num_params = matmul_shape(op, self.local).num_params
+        num_bytes = partial_gradients_bytes(num_params, problem.logit_tiles, rates.activation_bytes)
+        return replace(
+            cost,
+            weight_gradient_s=cost.weight_gradient_s + traffic_s(num_bytes, rates),
+            backward_traffic_bytes=cost.backward_traffic_bytes + num_bytes,
+        )
+
     @property
     def _remakes_logits(self) -> bool:
         """Whether these are the products of a head that the backward pass computes again."""
@@ -450,10 +469,7 @@ class PricedPiece:
         again = repeated_ops(self.piece, modules, stored) if modules or stored else ()
         work, found = self.problem.workload, []
         for block in self.parts:
-            costs = [
-                (op, op_cost(op, self.local, self.problem.rates, self.streams, causal=work.causal))
-                for op in block.ops
-            ]
+            costs = [(op, self._op_cost(op)) for op in block.ops]
             matmuls = [cost for op, cost in costs if op.kind is OpKind.MATMUL]
             core = [cost for op, cost in costs if op.is_recomputed_selectively]
             others = [c for op, c in costs if op.kind not in (OpKind.MATMUL, OpKind.ATTENTION)]

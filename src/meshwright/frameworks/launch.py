@@ -110,6 +110,7 @@ def words_of(plan: Plan) -> dict[str, Value]:
         "precision": work.precision.matmul,
         "compiled": software.compiled,
         "loss": software.loss,
+        "logit_tiles": software.logit_tiles,
         "cuda_graphs": software.cuda_graphs,
     }
 

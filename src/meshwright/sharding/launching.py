@@ -288,6 +288,17 @@ DEGREES: tuple[Rule, ...] = (
         "shares no key/value head between ranks: tp {tp}", ("tp",),
     ),
     _rule(
+        "logit-tiles", "workload.software.logit_tiles",
+        "parts of the loss hold the same number of tokens of a sequence on a rank, where the "
+        "framework cuts it into chunks",
+        lambda case, known: (
+            (case.sequence_length % (case.s.cp * case.workload.software.logit_tiles) != 0)
+            & known.equal_logit_tiles
+        ),
+        "cuts the {sequence} tokens over cp {cp} into equal parts for the loss", ("cp",),
+        "switches=none",
+    ),
+    _rule(
         "context-sinks", "plan_options.context_kind",
         "the framework sends keys and values of attention with sinks in this way",
         lambda case, known: (

@@ -214,6 +214,8 @@ class Launches(Declaration):
     """Whether full sharding gathers weights again for the backward pass."""
     overlaps_data_parallel: tuple[bool, ...] = (True, False)
     overlaps_tensor_parallel: tuple[bool, ...] = (False,)
+    equal_logit_tiles: bool = False
+    """Whether parts of the loss hold equally many tokens of a sequence on a rank."""
     compiles_overlap: bool = False
     """Whether collectives of tp overlap products in compiled models only."""
     switches: Switches = Switches()
@@ -337,10 +339,10 @@ class SoftwareStack(Declaration):
     Source: megatron-core, ``defer_embedding_wgrad_compute`` with ``wgrad_deferral_limit``.
     """
     logit_tiles: Count = 1
-    """Parts in which logits and their loss are made one after the other, each gone before the next:
-    a compiled loop over tokens.
+    """Parts in which logits and their loss are made one after the other, each gone before the next.
 
-    Source: AI-Hypercomputer/maxtext, ``num_vocab_tiling``.
+    Source: AI-Hypercomputer/maxtext, ``num_vocab_tiling``; torchtitan 0.3.0
+    ``components/loss.py``, ``num_chunks``.
     """
 
     @property

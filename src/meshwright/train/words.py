@@ -97,6 +97,8 @@ def launches_in_words(plan: Plan) -> str:
     if stated:
         others = [name for name in names if name != stated.partition("==")[0]]
         how = "".join(f", {switch} on" for switch in switches_in_words(plan))
+        if (parts := plan.workload.software.logit_tiles) > 1:
+            how += f", loss in {parts} parts"
         if stated.partition("==")[0] in WRITTEN and len(others) == len(names):
             how += ", but no file of it expresses the plan (export says why)"
         return f"with {stated}, as asked{how}" + (f"; also {', '.join(others)}" if others else "")

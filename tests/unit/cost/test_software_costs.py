@@ -5,10 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import meshwright as mw
 from meshwright.catalog.models import load_model, model_entry, read_config
 from meshwright.catalog.systems import chip_names, load_chip
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.cost.memory import WORKSPACE_BYTES, workspace_bytes
+from meshwright.cost.operator import partial_gradients_bytes
 from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.cost.pipeline import send_bytes
 from meshwright.cost.step import price_one
@@ -384,3 +386,20 @@ def test_the_problem_of_stored_weights_is_its_own():
     found = adapters_on(QLORA)
     again = make_problem(found.model, found.system, found.workload, "uncalibrated")
     assert again.workload == found.workload
+
+
+def test_sums_of_a_weight_gradient_that_is_made_in_parts():
+    """Seven sums of 128,256 x 4,096 numbers in BF16: two read and one written, 6 bytes a number."""
+    assert partial_gradients_bytes(128256 * 4096, 8, 2) == 7 * 6 * 525_336_576
+    assert partial_gradients_bytes(128256 * 4096, 1, 2) == 0.0
+
+
+def test_a_loss_in_parts_takes_the_time_of_its_sums():
+    """22.06 GB in the backward pass of each micro-batch, at the rate of elementwise operators."""
+    asked = {"on": "1xB200", "seq": 8192, "global_batch": 2, "framework": "torchtitan"}
+    parts = mw.estimate("llama3-8b", **asked)
+    whole = mw.estimate("llama3-8b", **asked, software={"logit_tiles": 1})
+    more_s = parts.best.estimate.step_time_s - whole.best.estimate.step_time_s
+    rate = parts.problem.rates.elementwise_bytes_per_s
+    assert more_s == pytest.approx(2 * 22_064_136_192 / rate, rel=0.05)
+    assert parts.best.estimate.memory_bytes < whole.best.estimate.memory_bytes - 8e9

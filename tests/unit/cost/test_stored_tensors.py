@@ -125,7 +125,7 @@ def test_bytes_of_a_logit_at_the_worst_moment(name, each):
     """Logits of 2 bytes and 4 in place; XLA holds less, PyTorch three copies of 4 and no logits."""
     on = "8xTPU-v6e" if name == "maxtext" else "8xH100"
     found = mw.estimate("llama3-8b", on=on, seq=TOKENS, global_batch=8, dp=8, framework=name,
-                        recompute="full").best.estimate  # fmt: skip
+                        recompute="full", software={"logit_tiles": 1}).best.estimate  # fmt: skip
     stream = 3 * INPUT  # the input of the head and that of its norm, and a gradient
     assert found.memory_parts_bytes["working_bytes"] == pytest.approx(
         each * TOKENS * 128256, abs=stream

@@ -68,6 +68,9 @@ BREAKING = {
     "launch-whole-sequences": ("torchtitan", PLAIN, {"cp": 2}, "gpt-oss-20b"),
     # torchtitan, models/common/decoder.py: "tensor_parallel_degree (16) must divide n_kv_heads (8)"
     "launch-kv-heads": ("torchtitan", ONE, {"tp": 16}, "llama3-8b"),
+    # torchtitan 0.3.0, components/loss.py: "ChunkedLossWrapper sequence length must be divisible
+    # by num_chunks"
+    "launch-logit-tiles": ("torchtitan", ONE, {"cp": 3}),
     # Megatron-Bridge, models/gpt_oss: cp_comm_type "a2a" for the learned softmax.
     "launch-context-sinks": ("megatron-bridge", PLAIN, {"cp": 2}, "gpt-oss-20b"),
     # parallel_dims.py of torchtitan 0.3.0: efsdp = dp_shard 1 * cp 1 * tp 1 // ep 8 = 0

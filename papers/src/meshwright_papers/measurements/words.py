@@ -244,6 +244,9 @@ _ENGINE_V1_SINCE = "2025-03"
 """The engine V1 is the default of vLLM from version 0.8 on. Source: vllm-project/vllm, releases."""
 _LOSS_COMPILED_SINCE = "2025-04"
 """Month since which torchtitan compiles the loss. Source: pytorch/torchtitan, pull request 1033."""
+_LOSS_IN_PARTS_SINCE = "2026-04"
+"""Month since which torchtitan makes logits and loss in parts. Source: pytorch/torchtitan, pull
+request 2937."""
 
 
 def framework_of(row: StatedRow, hardware: HardwareFields) -> str | None:
@@ -379,6 +382,9 @@ def software_of(row: StatedRow, framework: str | None) -> tuple[SoftwareFields, 
     if framework == "torchtitan" and row.software.compile and is_new:
         why = f"compiled since {_LOSS_COMPILED_SINCE}: pytorch/torchtitan, pull request 1033"
         found["compiled_loss"] = True, why
+    if framework == "torchtitan" and (row.date or "") < _LOSS_IN_PARTS_SINCE:
+        why = f"whole until {_LOSS_IN_PARTS_SINCE}: pytorch/torchtitan, pull request 2937"
+        found["logit_tiles"] = 1, why
     known = {name: entry for name, entry in found.items()
              if name == "async_tp" or getattr(row.software, name) is None}  # fmt: skip
     software = row.software.model_copy(update={name: value for name, (value, _) in known.items()})

@@ -337,7 +337,6 @@ def _words(plan: Plan) -> dict[str, Value]:
         "attention": "flash" if is_tpu else "cudnn_flash_te",
         "device_batch": float(Fraction(sizes["micro_batch_size"] * sizes["dp"], used)),
         "context_strategy": "ring",
-        "logit_tiles": work.software.logit_tiles,
         "weight_dtype": "bf16" if work.optimizer.name == "adam-bf16" else None,
         "dtype": "fp32" if is_wide else "bf16",
         "wide_precision": precision if is_wide else None,

@@ -37,6 +37,8 @@ OWN_PATH = 'export PYTHONPATH="$(cd "$(dirname "$0")" && pwd)${PYTHONPATH:+:$PYT
 """Setting that lets Python find the module beside the script."""
 ALLOW_TF32 = "export TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1"
 """Setting of products in TF32. Source: PyTorch 2.13, ``docs/source/notes/cuda.rst``."""
+CHUNKS = 8
+"""Parts of the loss of shipped configurations. Source: ``components/loss.py``, ``num_chunks``."""
 SCHEDULES = ("1f1b", "gpipe", "interleaved")
 """Schedules that are priced."""
 
@@ -225,8 +227,7 @@ def _types(given: Given, found: Options, is_registry: bool) -> Options:
     software: Options = {"compiled": True} if "model" in parts else {}
     if "loss" in parts:
         software["loss"] = "compiled"
-    if found["logit_tiles"]:
-        software["logit_tiles"] = found["logit_tiles"]
+    software["logit_tiles"] = found["logit_tiles"] or (CHUNKS if is_registry else 1)
     if recipe and recipe.startswith("rowwise"):
         precision = Precision.model_validate({"matmul": precision, "row_scales": True})
     return {"precision": precision, "optimizer": optimizer,

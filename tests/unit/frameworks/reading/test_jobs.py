@@ -68,7 +68,7 @@ READ = {
         "micro_batch_size": 8, "global_batch": 64}),
     "torchtitan_llama3_8b.toml": (None, "torchtitan", {
         "model": "llama3-8b", "dp": 64, "recompute": "selective", "precision": "fp8",
-        "software": {"compiled": True, "loss": "compiled"}}),
+        "software": {"compiled": True, "loss": "compiled", "logit_tiles": 1}}),
     "torchtitan_llama3_405b.toml": (None, "torchtitan", {
         "model": "llama3.1-405b", "tp": 8, "schedule": "interleaved", "async_tp": True,
         "num_virtual_stages": 2}),
@@ -83,7 +83,8 @@ READ = {
     ("torchtitan_registry.sh", "torchtitan_registry.py"): (128, "torchtitan", {
         "model": "llama3-70b", "tp": 8, "pp": 2, "cp": 2, "dp": 4, "zero_stage": "2",
         "precision": "fp8", "recompute": "full", "micro_batch_size": 1, "global_batch": 64,
-        "seq": 4096, "cuda_graphs": True, "software": {"compiled": True, "loss": "compiled"}}),
+        "seq": 4096, "cuda_graphs": True,
+        "software": {"compiled": True, "loss": "compiled", "logit_tiles": 8}}),
     "torchtitan_run_train.sh": (8, "torchtitan", {"model": "llama3-70b", "tp": 8, "dp": 1}),
     "ds_run_clm.sh": (16, "deepspeed", {
         "model": "llama2-7b", "zero_stage": "3", "offload": "gradients", "precision": "bf16",
