@@ -80,13 +80,14 @@ class Executed(Shown):
     """Passes of tensor streams of all processes, each send of which was compared."""
     wrong_passes: int
     """Passes with sends that are not those of the form."""
-    saved_bytes: float
-    """Activations that the fullest process keeps for its backward passes, at most [bytes]."""
-    derived_saved_bytes: float | None = None
-    """Activations that the operators of the plan keep [bytes]; None: several micro-batches at once,
-    layers that run again, or experts."""
-    peak_device_bytes: float | None = None
-    """Peak of the allocator of the fullest process [bytes]; None: a CPU has no such count."""
+    kept_bytes: float
+    """Activations that a process keeps for its backward passes at most, in the mean [bytes]."""
+    derived_kept_bytes: float
+    """Activations that the operators of the plan keep in the order of its schedule [bytes]."""
+    peak_bytes: float
+    """All tensors of the fullest process at its peak, before the optimizer [bytes]."""
+    allocated_bytes: float | None = None
+    """Peak of the allocator of the fullest process; None: a CPU has no such count [bytes]."""
     is_checked: bool = False
     loss_error: float | None = None
     """Largest relative difference of a loss from that of the dense model."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from math import inf, isfinite
 from typing import Any
 
@@ -19,10 +20,12 @@ from meshwright.run.mesh import Mesh
 from meshwright.run.recorder import Recorder, StreamPass
 from meshwright.run.scale import Job, axes_in_use
 from meshwright.run.sharded import Held
+from meshwright.schedule.pipeline_schedules import TaskKind, schedules
 from meshwright.sharding.algebra import FLAT, Split
+from meshwright.sharding.dealing import chunk_lengths
 from meshwright.sharding.derivation import derive_calls, stage_boundary_calls
-from meshwright.sharding.local_sizes import degree_of, saved_elements
-from meshwright.sharding.strategy import Recompute, Strategy
+from meshwright.sharding.local_sizes import SavedTensor, degree_of, saved_elements
+from meshwright.sharding.strategy import PlanOptions, Recompute, Strategy
 from meshwright.streams.forms import enumerate_rounds, reverse
 
 TOLERANCE = {"fp64": 1e-9, "fp32": 1e-4, "bf16": 5e-2}
@@ -57,24 +60,48 @@ def derived(job: Job, word_bytes: float) -> dict[Call, float]:
     return {key: number * word_bytes for key, number in found.items() if number}
 
 
-def derived_kept_bytes(job: Job, word_bytes: float) -> float | None:
-    """Return the activations that a process keeps, as the operators of the plan say [bytes].
+def derived_kept_bytes(job: Job, word_bytes: float) -> float:
+    """Return the activations that a process keeps at most, in the mean of all processes [bytes].
 
-    None: with several micro-batches in flight, with layers that run again, and with experts, whose
-    rows depend on the router, the most of a step is another number.
+    The passes of each stage are replayed in the order of its schedule: a forward pass keeps what
+    the operators of its chunk save, and the backward pass lets it go. Logits do not count, and
+    neither does what a stage receives, which lies in the buffers of its pipeline.
     """
-    options, s = job.plan_options, job.strategy
-    if s.pp > 1 or options.recompute is not Recompute.NONE or job.model.has_experts:
-        return None
-    graph = build_graph(job.model)
-    total = 0.0
-    for layer in (*graph.layers, graph.embedding, graph.head):
-        for kept in saved_elements(layer, options):
-            words = mean_elements(kept.tensor, kept.split, _sizes(layer, job), s)
-            # Statistics, in FP32 elsewhere, have the one type of a run.
-            word = word_bytes if kept.word_bytes in (None, 4.0) else kept.word_bytes
-            total += layer.count * words * word
-    return total
+    graph, options, s = build_graph(job.model), job.plan_options, job.strategy
+    num_stages, num_virtual = int(s.pp), int(s.num_virtual_stages)
+    number = num_stages * num_virtual
+    lengths = chunk_lengths(job.model.num_layers, number, options)
+    of_layers = [sum(_kept(layer, job, options)) for layer in graph.layers]
+    pattern = iter(job.model.layer_pattern)
+    chunks = [sum(of_layers[kind] for kind in islice(pattern, int(n))) for n in lengths]
+    first = graph.layers[0]
+    stated = [kept for kept in saved_elements(first, options) if kept.tensor == first.input]
+    received = sum(_elements(kept, first, job) for kept in stated)
+    chunks = [chunks[0], *(chunk - received for chunk in chunks[1:])]
+    chunks[-1] += sum(_kept(graph.head, job, replace(options, recompute=Recompute.NONE)))
+    peaks = 0.0
+    for stage in range(num_stages):
+        kept = most = 0.0
+        order = schedules[options.schedule].order
+        for one in order(stage, num_stages, num_virtual, job.num_micro_batches):
+            made = chunks[stage + one.chunk * num_stages]
+            kept += made * ((one.kind is TaskKind.FORWARD) - (one.kind is TaskKind.BACKWARD))
+            most = max(most, kept)
+        peaks += most
+    return word_bytes * peaks / num_stages
+
+
+def _kept(layer: LayerGraph, job: Job, options: PlanOptions) -> Iterator[float]:
+    """Yield the elements of each tensor that the operators of a layer save; logits left out."""
+    for kept in saved_elements(layer, options):
+        if "vocab" not in kept.tensor.dims:
+            yield _elements(kept, layer, job)
+        if kept.tensor.name == "experts.rows":  # as they come back, for the gradient of the router
+            yield _elements(kept, layer, job)
+
+
+def _elements(kept: SavedTensor, layer: LayerGraph, job: Job) -> float:
+    return mean_elements(kept.tensor, kept.split, _sizes(layer, job), job.strategy)
 
 
 def _sizes(layer: LayerGraph, job: Job) -> dict[str, float]:

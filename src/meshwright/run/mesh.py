@@ -14,6 +14,7 @@ from torch import Tensor
 
 import meshwright.streams  # noqa: F401, the forms register themselves
 from meshwright.graph.op import Phase
+from meshwright.run.dry.recorder import StepRecorder
 from meshwright.run.recorder import Recorder
 from meshwright.run.scale import Job
 from meshwright.sharding.local_sizes import degree_of
@@ -109,9 +110,14 @@ class Mesh:
 
     job: Job
     rank: int
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    recorder: Recorder = field(default_factory=Recorder)
+    device: torch.device
+    recorder: StepRecorder = field(init=False)
     axes: dict[str, Axis] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        degree = int(degree_of("tp*tatp", self.job.strategy))
+        words = self.job.model.vocab_size
+        self.recorder = StepRecorder({}, {words // degree, -(-words // degree)})
 
     def __getitem__(self, name: str) -> Axis:
         return self.axes[name]

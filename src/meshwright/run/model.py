@@ -168,12 +168,13 @@ class Bank(nn.Module):
 
     def forward(self, rows: Tensor, expert_of: Tensor) -> Tensor:
         """Return the output of each row, made by its expert."""
-        made = torch.zeros_like(rows)
-        for expert, (up, down) in enumerate(zip(self.up, self.down, strict=True)):
-            mine = (expert_of == expert).nonzero()[:, 0]
-            inner = (rows[mine] @ up.T).chunk(self.num_inner, dim=-1)
-            made = made.index_copy(0, mine, self.gate(*inner) @ down.T)
-        return made
+        order = expert_of.argsort(stable=True)
+        parts = rows[order].split(torch.bincount(expert_of, minlength=len(self.up)).tolist())
+        made = [
+            self.gate(*(part @ up.T).chunk(self.num_inner, dim=-1)) @ down.T
+            for part, up, down in zip(parts, self.up, self.down, strict=True)
+        ]
+        return torch.cat(made)[order.argsort()]
 
 
 class Experts(nn.Module):
@@ -194,11 +195,11 @@ class Experts(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         rows = x.flatten(0, -2)
         scores, experts = self.router(rows).topk(self.spec.top_k, dim=-1)
-        weights, experts = scores.softmax(dim=-1).flatten(), experts.flatten()
+        experts = experts.flatten()
         order = experts.argsort(stable=True)
-        token = order // self.spec.top_k
-        made = self.visit(rows[token], experts[order]) * weights[order, None]
-        summed = torch.zeros_like(rows).index_add(0, token, made).view_as(x)
+        made = self.visit(rows[order // self.spec.top_k], experts[order])[order.argsort()]
+        chosen = made.unflatten(0, (len(rows), self.spec.top_k))
+        summed = torch.einsum("tk,tkh->th", scores.softmax(dim=-1), chosen).view_as(x)
         if self.shared is None:
             return summed
         shared = self.shared(x)

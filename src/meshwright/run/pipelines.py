@@ -36,6 +36,12 @@ class LabelledStage(PipelineStage):
         """Return the sends of gradients."""
         return self._labelled(super().get_bwd_send_ops(*args), Phase.INPUT_GRADIENT)
 
+    def receive_buffers(self) -> list[Tensor]:
+        """Return the buffers into which the stages beside it send."""
+        infos = [*self.args_recv_info.values(), *self.grad_recv_info.values()]
+        buffers = [getattr(info, "buffer", None) for every in infos for info in every]
+        return [buffer for buffer in buffers if buffer is not None]
+
     def _labelled(self, operations: list[Any], phase: Phase) -> list[Any]:
         for operation in operations:
             self.recorder.expect(operation.tensor, Label("pp", "stage boundary", phase))

@@ -35,6 +35,7 @@ from meshwright.run.check import (
     relative,
     wrong_passes,
 )
+from meshwright.run.dry.moments import Category
 from meshwright.run.mesh import coordinates, make_mesh
 from meshwright.run.model import Chunk, check_runnable, dense
 from meshwright.run.scale import Job, Scale, axes_in_use, job_of
@@ -331,30 +332,25 @@ def _report(
     task: Task, process: Process, losses: list[float], errors: tuple[float, float, str] | None
 ) -> Executed | None:
     """Return the report, with what all processes have counted."""
-    job, mesh = task.job, process.mesh
-    waited_s = mesh.recorder.waited_s
-    size = DTYPES[task.dtype].itemsize
-    sent_bytes, calls = recorded(mesh.recorder, process.padding())
+    job, mesh, recorder = task.job, process.mesh, process.mesh.recorder
+    waited_s, size = recorder.waited_s, DTYPES[task.dtype].itemsize
+    sent_bytes, calls = recorded(recorder, process.padding())
+    is_cuda = process.device.type == "cuda"
+    usage = process.usage()
+    own = {
+        "worst": None if errors is None else errors[1:],
+        "kept": usage.most_bytes[Category.ACTIVATIONS],
+        "peak": usage.peak_bytes,
+        "allocated": torch.cuda.max_memory_allocated(process.device) if is_cuda else 0,
+        "passes": len(recorder.passes),
+        "wrong": wrong_passes(recorder, mesh),
+    }
     of_all: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(
-        of_all,
-        (
-            errors,
-            process.kept.peak_bytes,
-            len(mesh.recorder.passes),
-            wrong_passes(mesh.recorder, mesh),
-        ),
-    )
-    peak = None
-    if process.device.type == "cuda":
-        allocated = torch.cuda.max_memory_allocated(process.device)
-        peak_bytes = torch.tensor([float(allocated)], device=process.device)
-        dist.all_reduce(peak_bytes, dist.ReduceOp.MAX)
-        peak = float(peak_bytes)
+    dist.all_gather_object(of_all, own)
     if mesh.rank:
         return None
-    sent = rows_of(calls, sent_bytes, derived(job, size))
-    worst = max((own[0][1:] for own in of_all if own[0] is not None), default=(None, ""))
+    every = {name: [one[name] for one in of_all] for name in own}
+    worst = (None, "") if errors is None else max(every["worst"])
     steps = max(task.num_steps - 1, 1)
     return Executed(
         plan=plan_string(job.strategy, job.plan_options), model=job.model.name,
@@ -363,10 +359,12 @@ def _report(
         global_batch_size=job.global_batch_size, losses=tuple(losses),
         time_parts_s={name: time_s / steps for name, time_s in process.time_parts_s.items()},
         communication_s=waited_s / steps,
-        sent=sent, num_stream_passes=sum(own[2] for own in of_all),
-        wrong_passes=sum(own[3] for own in of_all),
-        saved_bytes=float(max(own[1] for own in of_all)), peak_device_bytes=peak,
-        derived_saved_bytes=derived_kept_bytes(job, size),
+        sent=rows_of(calls, sent_bytes, derived(job, size)),
+        num_stream_passes=sum(every["passes"]), wrong_passes=sum(every["wrong"]),
+        kept_bytes=sum(every["kept"]) / len(of_all),
+        derived_kept_bytes=derived_kept_bytes(job, size),
+        peak_bytes=float(max(every["peak"])),
+        allocated_bytes=float(max(every["allocated"])) if is_cuda else None,
         is_checked=task.checks, loss_error=None if errors is None else errors[0],
         gradient_error=worst[0], worst_weight=worst[1],
         tolerance=TOLERANCE[task.dtype] if task.checks else None, predicted_s=task.predicted_s,

@@ -183,7 +183,7 @@ def _tiny_model(
     tiny = model.model_copy(update={
         "name": f"{model.name} (tiny)", "layer_kinds": kinds, "layer_pattern": tuple(pattern),
         "hidden_size": WIDTH, "learned_positions": length if model.learned_positions else 0,
-        "vocab_size": 16 * words + (model.vocab_size % int(found.tp * found.tatp) > 0),
+        "vocab_size": 20 * words + (model.vocab_size % int(found.tp * found.tatp) > 0),
         "max_sequence_length": None,
     })  # fmt: skip
     return tiny, options

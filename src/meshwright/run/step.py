@@ -7,7 +7,7 @@ a stage is of :mod:`meshwright.run.layers`.
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +20,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from meshwright.graph.op import Phase
+from meshwright.run.dry.moments import Category, Usage
 from meshwright.run.layers.loss import cross_entropy
 from meshwright.run.mesh import Mesh, groups_of
 from meshwright.run.model import Chunk, draw
@@ -49,8 +50,15 @@ class Process:
                 _shard(stage, mesh)
         self.optimizer = optimizer_of(iter(self.parameters.values()))
         self.time_parts_s: defaultdict[str, float] = defaultdict(float)
-        self.kept = Kept()
-        self.schedule = self._schedule() if mesh["pp"].size > 1 else None
+        self.of_pipeline = self._of_pipeline() if mesh["pp"].size > 1 else []
+        if self.of_pipeline:
+            self.schedule = schedule_of(
+                mesh.options.schedule,
+                self.of_pipeline,
+                self.job.num_micro_batches,
+                self.loss,
+                scale_grads=False,
+            )
 
     def _draw(self, seed: int) -> None:
         """Allocate the own weights, where the dense model was never made, and draw them."""
@@ -86,15 +94,24 @@ class Process:
         places = mesh.tokens_of(mesh["cp"].index, None, None)
         inputs, targets = mine[:, places], mine[:, places + 1]
         self.optimizer.zero_grad()
-        with self.kept:
-            loss = self._pipelined(inputs, targets) if self.schedule else self._in_turn(
-                inputs, targets)  # fmt: skip
+        loss = (self._pipelined if self.of_pipeline else self._in_turn)(inputs, targets)
         with self.timed("gradient_sums_s"):
             self._complete()
         sums = torch.tensor([loss], dtype=torch.float64, device=self.device)
         with mesh.recorder.saying("", "loss", Phase.FORWARD, is_counted=False):
             dist.all_reduce(sums)
         return float(sums) / (mesh["tp"].size * mesh["tatp"].size)
+
+    def usage(self) -> Usage:
+        """Return the memory in the step that was recorded."""
+        recorder = self.mesh.recorder
+        recorder.tag(self.parameters.values(), Category.WEIGHTS)
+        recorder.tag([weight.grad for weight in self.parameters.values()], Category.GRADIENTS)
+        for stage in self.stages:
+            recorder.tag_gathered(stage)
+        for one in self.of_pipeline:
+            recorder.tag(one.receive_buffers(), Category.TEMPORARY)
+        return recorder.moments().usage
 
     def _in_turn(self, inputs: Tensor, targets: Tensor) -> float:
         """Run the micro-batches one after the other."""
@@ -119,8 +136,8 @@ class Process:
         each = cross_entropy(logits, targets, int(self.mesh.words[0]), axes)
         return each.sum() / (self.job.global_batch_size * self.job.sequence_length)
 
-    def _schedule(self) -> Any:
-        """Return the pipeline schedule of PyTorch, with the shapes that stages exchange."""
+    def _of_pipeline(self) -> list[LabelledStage]:
+        """Return the stages for a pipeline of PyTorch, with the shapes that they exchange."""
         s, mesh, model = self.job.strategy, self.mesh, self.job.model
         rows, dtype = int(s.micro_batch_size), next(iter(self.parameters.values())).dtype
         whole = len(mesh.tokens_of(mesh["cp"].index, None, None))
@@ -138,15 +155,14 @@ class Process:
                 input_args=words if stage.is_first else rest,
                 output_args=logits if stage.is_last else rest, group=mesh["pp"].group,
             ))  # fmt: skip
-        return schedule_of(mesh.options.schedule, found, self.job.num_micro_batches, self.loss,
-                           scale_grads=False)  # fmt: skip
+        return found
 
     def _pipelined(self, inputs: Tensor, targets: Tensor) -> float:
         """Run the micro-batches in the order of the pipeline schedule."""
         losses: list[Tensor] = []
         is_first, is_last = self.stages[0].is_first, self.stages[-1].is_last
         with self.timed("pipeline_s"):
-            self.schedule.step(  # type: ignore[union-attr]
+            self.schedule.step(
                 *([inputs] if is_first else []),
                 **({"target": targets, "losses": losses} if is_last else {}),
             )
@@ -256,35 +272,3 @@ def _device_mesh(mesh: Mesh, shards: str) -> DeviceMesh | None:
              if rank in group]  # fmt: skip
     return DeviceMesh.from_group([copies.group, axis.group], kind, torch.tensor(ranks),
                                  mesh_dim_names=("replicate", "shard"))  # fmt: skip
-
-
-class Kept(torch.autograd.graph.saved_tensors_hooks):
-    """Bytes of the activations that are kept for backward passes, each storage once."""
-
-    def __init__(self) -> None:
-        super().__init__(self._keep, lambda kept: kept.tensor)
-        self.counts: Counter[int] = Counter()
-        self.now_bytes = self.peak_bytes = 0
-
-    def _keep(self, tensor: Tensor) -> Any:
-        return _Saved(tensor, self)
-
-
-class _Saved:
-    """A saved tensor that tells when it is let go."""
-
-    def __init__(self, tensor: Tensor, of: Kept) -> None:
-        self.tensor, self.of = tensor, of
-        storage = tensor.untyped_storage()
-        # Weights are leaves, and stay anyway.
-        self.bytes = 0 if tensor.is_leaf and tensor.requires_grad else storage.nbytes()
-        self.key = storage.data_ptr()
-        of.counts[self.key] += 1
-        if of.counts[self.key] == 1:
-            of.now_bytes += self.bytes
-            of.peak_bytes = max(of.peak_bytes, of.now_bytes)
-
-    def __del__(self) -> None:
-        self.of.counts[self.key] -= 1
-        if self.of.counts[self.key] == 0:
-            self.of.now_bytes -= self.bytes

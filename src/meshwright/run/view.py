@@ -68,12 +68,14 @@ def _tiles(found: Executed) -> Iterator[Tile]:
         time_s, low_s, high_s = map(format_seconds, found.predicted_s)
         yield Tile("Is it as fast as predicted?", f"{format_seconds(found.step_time_s)} a step; "
                    f"predicted {time_s} ({low_s} to {high_s})", label="predicted")  # fmt: skip
-    memory = f"{format_bytes(found.saved_bytes)} of activations kept on the fullest process"
-    if found.derived_saved_bytes is not None:
-        memory += f", {format_bytes(found.derived_saved_bytes)} derived"
-    if found.peak_device_bytes is not None:
-        memory += f", {format_bytes(found.peak_device_bytes)} allocated"
-    yield Tile("How much memory?", memory, label="memory")
+    memory = (
+        f"a process keeps {format_bytes(found.kept_bytes)} of activations, "
+        f"{format_bytes(found.derived_kept_bytes)} derived"
+    )
+    peak = f"all tensors of the fullest one are {format_bytes(found.peak_bytes)} at their peak"
+    if found.allocated_bytes is not None:
+        peak += f", {format_bytes(found.allocated_bytes)} allocated"
+    yield Tile("How much memory?", memory, peak, label="memory")
     passes = counted(found.num_stream_passes, "stream pass", "stream passes")
     streams = f"; {passes}, {found.wrong_passes} wrong" if found.num_stream_passes else ""
     yield Tile("Is what is sent as derived?", sent_answer(found.sent) + streams, "", "sent",

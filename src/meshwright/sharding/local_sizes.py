@@ -26,7 +26,7 @@ from meshwright.graph.recompute import (
 )
 from meshwright.sharding.algebra import FLAT, Split
 from meshwright.sharding.axes import activation_sharding, axes, forward_products
-from meshwright.sharding.strategy import PlanOptions, Recompute, StrategyOf
+from meshwright.sharding.strategy import ContextKind, PlanOptions, Recompute, StrategyOf
 from meshwright.spec.workload import SelectiveRecompute
 
 
@@ -309,7 +309,7 @@ def saved_elements(
         kept = [
             (_as_kept(tensor, op, keeping), 1.0)
             for op in layer.ops
-            for tensor in op.saved
+            for tensor in _saved_by(op, plan_options)
             if (
                 plan_options.recompute is Recompute.NONE
                 or not op.is_recomputed_selectively
@@ -331,6 +331,20 @@ def saved_elements(
         layout = layout.without("tp") if tensor.name.removesuffix(CAST) in whole else layout
         found.append(SavedTensor(tensor, layout.split, share))
     return tuple(found)
+
+
+def _saved_by(op: Op, plan_options: PlanOptions) -> tuple[Tensor, ...]:
+    """Return the tensors that an operator saves, in the layouts in which it works.
+
+    Under Ulysses the output of the attention core, all tokens of some heads, is another tensor than
+    the input of the product behind it, all heads of some tokens: b s h elements more.
+
+    Source: Jacobs et al. 2023, DeepSpeed Ulysses (arXiv 2309.14509), section 3.1.
+    """
+    if op.kind is not OpKind.ATTENTION or plan_options.context_kind is not ContextKind.ULYSSES:
+        return op.saved
+    turned = replace(op.output, name=f"{op.output.name}, turned")
+    return tuple(turned if tensor == op.output else tensor for tensor in op.saved)
 
 
 def _gathered_inputs(layer: LayerGraph, keeping: CheckpointPolicy) -> frozenset[str]:

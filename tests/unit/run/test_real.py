@@ -84,8 +84,11 @@ NIGHTLY = {
 
 
 def run(degrees, options, model=None, **more):
-    model = model or ("mixtral-8x7b" if "ep" in degrees else "llama3-8b")
-    plan = build(degrees, options, model=model, batch=16)
+    has_experts = "ep" in degrees
+    model = model or ("mixtral-8x7b" if has_experts else "llama3-8b")
+    # The rows of experts differ from one micro-batch to the next: one alone.
+    ranks = degrees.get("dp_shard", 1) * degrees.get("dp_replicate", 1)
+    plan = build(degrees, options, model=model, batch=ranks if has_experts else 16)
     return execute(plan, checks=True, **({"dtype": "fp64", "steps": 5} | more))
 
 
@@ -95,14 +98,17 @@ def test_a_plan_trains_as_the_dense_model(name):
     assert found.tolerance == 1e-9
     assert len(found.losses) == 5
     assert_right(found)
-    if found.derived_saved_bytes is not None:
-        assert found.saved_bytes == pytest.approx(found.derived_saved_bytes, rel=0.02)
+    assert found.kept_bytes == pytest.approx(found.derived_kept_bytes, rel=0.02)
+    assert found.peak_bytes > found.kept_bytes
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NIGHTLY)
 def test_more_plans_train_as_the_dense_model(name):
-    assert_right(run(*NIGHTLY[name]))
+    found = run(*NIGHTLY[name])
+    assert_right(found)
+    if name != "zero bubble":  # runs layers twice
+        assert found.kept_bytes == pytest.approx(found.derived_kept_bytes, rel=0.02)
 
 
 @pytest.mark.slow

@@ -4,7 +4,13 @@ import pytest
 
 from meshwright.graph.transformer import build_graph
 from meshwright.sharding.local_sizes import CheckpointPolicy, local_elements, saved_elements
-from meshwright.sharding.strategy import PlanOptions, Recompute, Streamed, make_strategy
+from meshwright.sharding.strategy import (
+    ContextKind,
+    PlanOptions,
+    Recompute,
+    Streamed,
+    make_strategy,
+)
 from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec
 
 S, B, H, A, T = 2048, 1, 12288, 96, 8
@@ -93,6 +99,16 @@ def test_llama_block_keeps_12h_4kv_6f(heads, kv_heads, ffn):
 def test_axes_that_split_tokens_divide_everything(degrees):
     whole = saved_bytes(GPT, PlanOptions(), dropout=True, flash=True)
     assert saved_bytes(GPT, PlanOptions(), dropout=True, flash=True, **degrees) == whole / 4
+
+
+def test_ulysses_keeps_the_heads_in_both_layouts():
+    """The core keeps all tokens of some heads, the product behind it all heads of some tokens."""
+    ring, turned = (
+        saved_bytes(LLAMA, PlanOptions(context_kind=kind), dropout=False, flash=True, cp=2)
+        for kind in (ContextKind.RING, ContextKind.ULYSSES)
+    )
+    heads = LLAMA.attentions[0].num_heads * LLAMA.attentions[0].value_head_size
+    assert turned - ring == 2 * S * B * heads / 2
 
 
 def test_streamed_inputs_divide_everything_too():

@@ -26,7 +26,6 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
-    FSDPModule,
     MixedPrecisionPolicy,
     OffloadPolicy,
     fully_shard,
@@ -46,6 +45,8 @@ from meshwright.frameworks.launch import (
     mesh_dims,
     micro_batches,
 )
+from meshwright.graph.op import Phase as LayerPhase
+from meshwright.run.answer import Call
 from meshwright.run.dry.kernels import gpu_kernels
 from meshwright.run.dry.modules import framework_chunk, split_tensors, units_of
 from meshwright.run.dry.moments import Category, Phase, Ran
@@ -152,12 +153,13 @@ class RankProgram:
             with recorder, loss_parallel() if self.sizes["tp"] > 1 else nullcontext():
                 counts = self._passes(chunks, mesh, recorder)
                 self._tag_gradients(recorder, modules)
-                before = _counts(recorder)
+                recorder.calls.clear()
+                recorder.num_bytes.clear()
                 with recorder.during(Phase.OPTIMIZER):
                     optimizer.step()
                 optimizer.zero_grad()
-            for total, now, then in zip(counts, _counts(recorder), before, strict=True):
-                total.update(now - then)
+            counts[0].update(_by_part(recorder.calls, Phase.OPTIMIZER))
+            counts[1].update(_by_part(recorder.num_bytes, Phase.OPTIMIZER))
             return Ran(self.rank, recorder.moments(), *counts)
 
     def surroundings(self) -> AbstractContextManager[Any]:
@@ -302,12 +304,7 @@ class RankProgram:
         for weight in modules.parameters():
             if weight.grad is not None:
                 recorder.tag([weight.grad], kept)
-        for module in modules.modules():
-            if isinstance(module, FSDPModule):
-                group = module._get_fsdp_state()._fsdp_param_group
-                for weight in [] if group is None else group.fsdp_params:
-                    gathered = [weight._unsharded_param, *weight.all_gather_outputs]
-                    recorder.tag(gathered, Category.GATHERED)
+        recorder.tag_gathered(modules)
 
     def _passes(
         self, chunks: Sequence[nn.Module], mesh: DeviceMesh, recorder: StepRecorder
@@ -432,7 +429,18 @@ Counts = tuple[Counter[Any], Counter[Any], Counter[Any]]
 
 
 def _counts(recorder: StepRecorder) -> Counts:
-    return recorder.calls.copy(), recorder.num_bytes.copy(), recorder.flops.copy()
+    calls, num_bytes = _by_part(recorder.calls), _by_part(recorder.num_bytes)
+    return calls, num_bytes, recorder.flops.copy()
+
+
+def _by_part(counts: Counter[Call], part: Phase | None = None) -> Counter[Call]:
+    """Return counts of collectives by the part of the step, sites left out."""
+    found: Counter[Call] = Counter()
+    for call, number in counts.items():
+        is_forward = call.phase is LayerPhase.FORWARD
+        phase = part or (Phase.FORWARD if is_forward else Phase.BACKWARD)
+        found[call._replace(phase=phase, site="")] += number
+    return found
 
 
 def _repeated(seen: Sequence[Counts], number: int, *, repeats_first: bool) -> Counts:

@@ -20,8 +20,9 @@ from typing import Any
 
 import torch
 import torch.distributed._tools.fake_collectives  # fake kernels of the collectives
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed._tools.common_utils import get_untyped_storages
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn.modules.module import (
@@ -32,8 +33,6 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flop
 from torch.utils.weak import WeakIdKeyDictionary
 
-from meshwright.graph.op import Phase as LayerPhase
-from meshwright.run.answer import Call
 from meshwright.run.dry.moments import Category, Moments, Phase, moments_of
 from meshwright.run.recorder import Recorder, in_backward
 from meshwright.spec.collective import CollectiveKind
@@ -134,6 +133,15 @@ class StepRecorder(Recorder):
             for storage in get_untyped_storages(tensor):
                 self._block(storage).category = category
 
+    def tag_gathered(self, modules: nn.Module) -> None:
+        """State the category of the weights that FSDP has gathered, which is known afterwards."""
+        for module in modules.modules():
+            if isinstance(module, FSDPModule):
+                group = module._get_fsdp_state()._fsdp_param_group
+                for weight in [] if group is None else group.fsdp_params:
+                    gathered = [weight._unsharded_param, *weight.all_gather_outputs]
+                    self.tag(gathered, Category.GATHERED)
+
     def moments(self) -> Moments:
         """Return the memory of each category at every operator of the step."""
         return moments_of((block.found, *change) for block, change in self._changes)
@@ -182,7 +190,9 @@ class StepRecorder(Recorder):
             if isinstance(tensor, torch.Tensor):
                 for storage in get_untyped_storages(tensor):
                     block = self._block(storage)
-                    if tensor.ndim > 1 and tensor.shape[-1] in self.vocab_sizes:
+                    if not tensor.is_floating_point():
+                        block.category = block.category or Category.TEMPORARY
+                    elif tensor.ndim > 1 and tensor.shape[-1] in self.vocab_sizes:
                         block.category = block.category or Category.LOGITS
         return result
 
@@ -207,12 +217,6 @@ class StepRecorder(Recorder):
             self.tag(tensors, _DATA[kind])
             if kind is CollectiveKind.REDUCE_SCATTER:
                 self.tag([args[0]], Category.GRADIENTS)
-
-    def add(self, call: Call, num_bytes: int) -> None:
-        """Count a collective by the part of the step; some of a backward pass leave after it."""
-        is_forward = call.phase is LayerPhase.FORWARD
-        phase = self.phase if is_forward else Phase.BACKWARD
-        super().add(call._replace(phase=phase, site=""), num_bytes)
 
 
 class _Around:
