@@ -37,7 +37,12 @@ from meshwright.cost.communication import (
     comm_cost,
     exposed_s,
 )
-from meshwright.cost.memory import kept_bytes, largest_transient_bytes, parameters_on_device
+from meshwright.cost.memory import (
+    kept_bytes,
+    largest_transient_bytes,
+    logit_bytes,
+    parameters_on_device,
+)
 from meshwright.cost.operator import (
     DeviceRates,
     OpCost,
@@ -123,6 +128,8 @@ class BlockCost:
     recomputed_bytes: Num
     """Activations that full recomputation brings back [bytes]."""
     transient_bytes: Num
+    logit_bytes: Num
+    """Logits in the type of activations [bytes]."""
     dense_params: Num
     expert_params: Num
     num_weights: float
@@ -141,6 +148,8 @@ class HeldMemory:
     """Largest transient of this layer: recomputed activations, stream buffers, logits [bytes]."""
     recomputed_bytes: Num
     """Recomputed activations in the largest transient [bytes]."""
+    logit_bytes: Num
+    """Logits in the type of activations [bytes]."""
     dense_params: Num
     """Parameters on this device outside of routed experts [1]."""
     expert_params: Num
@@ -260,6 +269,7 @@ def layer_cost(blocks: Sequence[BlockCost], rates: DeviceRates, zero: Num) -> La
         "working_bytes": reduce(larger, [block.transient_bytes for block in blocks])
         + sum(block.recomputed_bytes for block in blocks),
         "recomputed_bytes": sum(block.recomputed_bytes for block in blocks),
+        "logit_bytes": sum(block.logit_bytes for block in blocks),
         "dense_params": sum(block.dense_params for block in blocks),
         "expert_params": sum(block.expert_params for block in blocks),
         "flops": total.forward_flops + total.backward_flops + again.forward_flops,
@@ -498,8 +508,9 @@ class PricedPiece:
         return found
 
     @cached_property
-    def _held(self) -> list[tuple[Num, Num, Num]]:
-        """Memory of each block: the largest transient [bytes], dense and expert parameters [1]."""
+    def _held(self) -> list[tuple[Num, Num, Num, Num]]:
+        """Memory of each block: the largest transient and logits [bytes], dense and expert
+        parameters [1]."""
         rates, tiles = self.problem.rates, self.problem.logit_tiles
         return [
             (
@@ -511,6 +522,7 @@ class PricedPiece:
                         for op in b.ops
                     ],
                 ),
+                logit_bytes(b, self.local, rates.activation_bytes, tiles),
                 *parameters_on_device(b, self.plan_options, self.network.strategy),
             )
             for b in self.parts
@@ -564,7 +576,7 @@ class PricedPiece:
             back = [[e for e in of_block if e.tensor.name not in names] for of_block in back]
         found = []
         for number, (everything, _, _) in enumerate(self._sums):
-            transient, dense_params, expert_params = self._held[number]
+            transient, logits, dense_params, expert_params = self._held[number]
             block = BlockCost(
                 everything=everything,
                 recomputed=again[number],
@@ -578,6 +590,7 @@ class PricedPiece:
                 hosted_bytes=kept_bytes(kept[number], self.sizes, strategy, word, on_host=True),
                 recomputed_bytes=kept_bytes(back[number], self.sizes, strategy, word),
                 transient_bytes=transient,
+                logit_bytes=logits,
                 dense_params=dense_params,
                 expert_params=expert_params,
                 num_weights=self._num_trained(self.parts[number]),

@@ -67,6 +67,10 @@ class StageState:
     num_layers: Num
     loss_bytes: Num = 0.0
     """Logits, their loss and its gradient, or the largest transient of another end [bytes]."""
+    logit_bytes: Num = 0.0
+    """Logits of one micro-batch in the type of activations [bytes]."""
+    output_bytes: Num = 0.0
+    """Logits that a schedule keeps until the end of the backward pass [bytes]."""
     waiting_bytes: Num = 0.0
     """The same of a micro-batch in flight whose backward pass has not begun [bytes]."""
     later_micro_batches: Num = 0.0
@@ -80,8 +84,8 @@ class StageState:
     """Parameters of the head, those of a tied table left out [1]."""
     tied_params: Num = 0.0
     """Parameters of the table that embedding and head share [1]."""
-    whole_table_params: Num = 0.0
-    """Parameters of the table of all ranks of tp, where they split its words [1]."""
+    others_table_params: Num = 0.0
+    """Parameters of the token table of the other ranks of tp, where they split its words [1]."""
     sums_before_scatter: Num = 0.0
     """1 where gradients of several micro-batches are summed before they are scattered, else 0."""
     num_communicators: Num = 1.0
@@ -237,7 +241,7 @@ def backward_moment(
 
 def unit_moments(
     state: StageState, shards: ShardDegrees, plan_options: PlanOptions, optimizer: OptimizerPreset,
-    rest: AtRest,
+    rest: AtRest, *, update_copies: float = 0.0,
 ) -> tuple[Moment, ...]:  # fmt: skip
     """Return the moments of a step of full sharding by unit: embedding, layers, head.
 
@@ -266,71 +270,74 @@ def unit_moments(
     g = 0.0 if optimizer.freezes_weights else b
     whole, n = state.all_params, larger(state.num_layers, 1.0)
     embedding, layer, head = state.embedding_params, state.layer_params, state.head_params
-    tied = state.tied_params
+    tied, others = state.tied_params, state.others_table_params
     piped = state.sums_before_scatter
     keeps = plan_options.zero_stage == 2 or plan_options.keeps_gathered
-    on_host = offload.has_weights or offload.has_gradients
-    shard = rest.gradients * (0.0 if on_host else 1.0)
+    shard = rest.gradients * (not (offload.has_weights or offload.has_gradients))
     each = shard / larger(whole, 1.0)
     message = c * (1.0 - piped)
+    summed_whole = c * (whole + others)
     # Layers of a chunk, through which a micro-batch goes backward without another one between.
     chunk = n / state.num_chunks
-    is_first = (embedding > 0) * 1.0
+    is_first = embedding > 0
 
-    def passes(in_flight: Num, summed: Num, grows: Num) -> Iterator[Moment]:
-        """Yield the moments of a backward pass over ``summed`` gradients."""
+    def passes(in_flight: Num, summed: Num, grows: float) -> Iterator[Moment]:
+        """Yield the moments of a backward pass over the gradients of those before it."""
+        # A shard that is added to the one of earlier micro-batches.
+        added = (1.0 - grows) * (1.0 - piped) * each
+        waiting = state.waiting_bytes * larger(in_flight - 1.0, 0.0) + state.output_bytes
+        work = state.working_bytes + waiting
 
         def so_far(params: Num) -> Num:
             return summed + grows * params * where(piped > 0, c, each)
 
-        # A shard that is added to the one of earlier micro-batches.
-        added = (1.0 - grows) * (1.0 - piped) * each
-
         def at(behind: Num) -> Num:
-            if offload.has_activations:
-                return state.kept_bytes / n + state.hosted_bytes * 0.0
-            return state.activations(in_flight, behind)
+            return state.activations(in_flight, behind) * (not offload.has_activations)
 
-        waiting = state.waiting_bytes * larger(in_flight - 1.0, 0.0)
-        of_loss = at(0.0) * (0.0 if offload.has_activations else 1.0)
-        yield Moment(of_loss, state.loss_bytes + waiting, so_far(0.0), b * whole * keeps)
-        work = state.working_bytes + waiting
-        table = 2.0 * b * tied
-        stays = b * (whole - (1.0 - piped) * head) if keeps else b * layer + 0.0 * whole
-        ends = (g + message) * head + so_far(head)
-        yield Moment(at(0.0), waiting, ends + added * head, stays + table)
-        gathered = stays if keeps else 2.0 * b * layer
-        yield Moment(at(0.0), work, message * head + so_far(head) + g * tied, gathered + b * tied)
+        def left(params: Num) -> Num:
+            return b * (whole - (1.0 - piped) * params)
+
+        def of_layer(behind: Num, before: Num, done: Num, gathered: Num) -> Iterator[Moment]:
+            gathered = gathered + b * tied
+            gradients = message * before + so_far(done) + g * tied
+            yield Moment(at(behind), work, gradients, gathered)
+            yield Moment(at(behind + 1.0), waiting, gradients + g * layer, gathered)
+
+        # The loss, and the head: its product, and the reduction of its gradients.
+        yield Moment(at(0.0), state.loss_bytes + waiting, so_far(0.0), b * whole * keeps)
+        gathered = b * whole + 0.0 * layer if keeps else b * (head + tied + layer)
+        scores = state.logit_bytes * (3.0 if offload.has_activations else 1.0) + waiting
+        yield Moment(at(0.0), scores, so_far(0.0) + g * (head + tied), gathered)
+        ends = (g + message) * head + so_far(head) + added * head + g * tied
+        yield Moment(at(0.0), waiting, ends, (left(head) if keeps else b * layer) + b * tied)
+        # The last layer, the one before it, and the first one.
+        two = 2.0 * b * layer
+        yield from of_layer(0.0, head, head, left(head) if keeps else two)
         done = head + layer
-        gathered = b * (whole - (1.0 - piped) * done) if keeps else 2.0 * b * layer
-        yield Moment(
-            at(smaller(1.0, chunk - 1.0)), work, message * layer + so_far(done) + g * tied,
-            gathered + b * tied,
-        )  # fmt: skip
+        yield from of_layer(smaller(1.0, chunk - 1.0), layer, done, left(done) if keeps else two)
         gathered = where(piped > 0, b * whole, b * (layer + embedding))
-        done = whole - embedding - layer
-        yield Moment(at(chunk - 1.0), work, message * layer + so_far(done) + g * tied, gathered)
+        yield from of_layer(chunk - 1.0, layer, whole - embedding - layer, gathered)
         # The embedding: the gradient of its table, and the reduction of it.
+        made = where(piped > 0, g * (embedding + others), g * (2.0 * embedding + others))
+        made = where(others > 0, made, g * (embedding + 2.0 * tied))
         gathered = where(piped > 0, b * whole, b * embedding)
-        made = g * (embedding + state.whole_table_params + 2.0 * tied)
         yield Moment(
             at(chunk), waiting, message * layer + so_far(whole - embedding) + made,
             gathered * is_first,
         )  # fmt: skip
         yield Moment(
-            at(chunk), waiting,
-            (g + message) * embedding + so_far(whole) + added * embedding,
+            at(chunk), waiting, (g + message + added) * embedding + so_far(whole),
             gathered * piped,
         )  # fmt: skip
 
     later = state.later_micro_batches > 0
-    total = where(piped > 0, c * whole, shard) * later
+    total = where(piped > 0, summed_whole, shard) * later
     # The first unit is reduced first, with all others whole beside it.
-    unit = where(embedding > 0, embedding, layer)
+    unit = where(is_first, embedding, layer)
     end = Moment(
-        gradients=piped * (c * (whole + unit) + each * unit), gathered=piped * b * (whole - unit)
+        gradients=piped * (summed_whole + (c + each) * unit), gathered=piped * b * (whole - unit)
     )
-    update = Moment(gradients=shard)
+    update = Moment(working=4.0 * update_copies * sharded_params(state, shards), gradients=shard)
     return (
         *passes(state.in_flight, 0.0 * total, 1.0),
         *passes(state.in_flight_later, total, 0.0),
@@ -384,7 +391,9 @@ def memory_use(
     elif is_bound:
         moments = certain_moments(state, plan_options, rest)
     else:
-        moments = unit_moments(state, shards, plan_options, optimizer, rest)
+        moments = unit_moments(
+            state, shards, plan_options, optimizer, rest, update_copies=software.update_copies
+        )
     peak = peak_moment(moments)
     working = peak.working + workspace_bytes
     in_tensors = rest.weights + rest.states + peak.total_bytes + workspace_bytes
@@ -567,6 +576,17 @@ def largest_transient_bytes(
     if op.region == EDGE:
         return 2.0 * (outputs + gathered)
     return outputs + sum(size(tensor, rows) for tensor in op.inputs) + gathered
+
+
+def logit_bytes(
+    part: LayerGraph, local: LocalLayer, word_bytes: float, logit_tiles: int = 1
+) -> Num:
+    """Return the logits that a part of the model makes, in the type of activations [bytes]."""
+    return sum(
+        word_bytes * local.rows_of(op) * local.width(op.output) / logit_tiles
+        for op in part.ops
+        if op.kind is OpKind.MATMUL and "vocab" in op.output.dims
+    )
 
 
 def host_of(problem: Problem) -> HostLink:

@@ -518,9 +518,14 @@ def _stage_state(
     if plan_options.vocabulary_parallel or position == "first":
         params = params - _shared_table_params(problem, plan_options, strategy)
     # GPipe runs all forward passes first: their logits wait for the backward passes.
-    waiting = 0.0 * is_last
+    logits = costs[-1].logit_bytes * counts[-1]
+    outputs, waiting = 0.0 * logits, 0.0 * logits
     if plan_options.schedule is ScheduleKind.GPIPE:
         waiting = costs[-1].working_bytes * is_last
+    if software.whole_in_pipelines:
+        # Schedules of PyTorch keep their outputs; losses that wait keep log-probabilities in FP32.
+        outputs = logits * (strategy.pp > 1)
+        waiting = smaller(waiting, logits * (1.0 + 4.0 / problem.rates.activation_bytes))
     layers = counts[:-2]
     num_layers = sum(layers[1:], layers[0])
     unit_params = [cost.dense_params + cost.expert_params for cost in costs]
@@ -538,6 +543,8 @@ def _stage_state(
         in_flight=where(in_flight > 0, in_flight, 0.0),
         working_bytes=working,
         loss_bytes=of_ends,
+        logit_bytes=logits,
+        output_bytes=outputs,
         waiting_bytes=waiting,
         later_micro_batches=larger(num_micro_batches - 1.0, 0.0),
         num_chunks=strategy.num_virtual_stages,
@@ -545,7 +552,7 @@ def _stage_state(
         embedding_params=embedding,
         head_params=unit_params[-1] * counts[-1] - tied,
         tied_params=tied,
-        whole_table_params=embedding * strategy.tp * (strategy.tp > 1),
+        others_table_params=embedding * (strategy.tp - 1.0),
         num_layers=num_layers,
         sums_before_scatter=(strategy.pp > 1) * 1.0,
         num_communicators=num_communicators(strategy),

@@ -391,6 +391,12 @@ class SoftwareStack(Declaration):
 
     Source: PyTorch 2.13 ``distributed/fsdp/_fully_shard``, seen in dry runs.
     """
+    update_copies: float = Field(default=0.0, ge=0)
+    """FP32 copies of its parameters that an update on the device makes, and frees.
+
+    Source: 1 of PyTorch 2.13 ``optim/adam.py``, ``_multi_tensor_adam`` (``_foreach_sqrt``), seen in
+    dry runs; 0 of fused ones.
+    """
     copies_shards: bool = False
     """Full sharding fills and empties its buffers by copies, as PyTorch does."""
     updates_on_host: bool = True
