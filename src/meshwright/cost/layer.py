@@ -509,8 +509,7 @@ class PricedPiece:
 
     @cached_property
     def _held(self) -> list[tuple[Num, Num, Num, Num]]:
-        """Memory of each block: the largest transient and logits [bytes], dense and expert
-        parameters [1]."""
+        """Largest transient and logits of each block [bytes]; dense and expert parameters [1]."""
         rates, tiles = self.problem.rates, self.problem.logit_tiles
         return [
             (

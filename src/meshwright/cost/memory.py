@@ -7,9 +7,11 @@ them together are most.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial, reduce
 from typing import Protocol, TypeVar
+
+import numpy as np
 
 from meshwright.base.arrays import Mask, Num, larger, smaller, where
 from meshwright.base.errors import Fault, SpecError
@@ -65,6 +67,9 @@ class StageState:
     working_bytes: Num
     """Largest transient of a layer [bytes]."""
     num_layers: Num
+    entry_bytes: Num = 0.0
+    """Tensors at the entry of a layer as its backward pass ends there: the stream and its
+    normalised copy, and their gradients [bytes]."""
     loss_bytes: Num = 0.0
     """Logits, their loss and its gradient, or the largest transient of another end [bytes]."""
     logit_bytes: Num = 0.0
@@ -148,18 +153,6 @@ class Moment:
     gradients: Num = 0.0
     gathered: Num = 0.0
 
-    @property
-    def total_bytes(self) -> Num:
-        """All of it [bytes]."""
-        return self.activations + self.working + self.gradients + self.gathered
-
-
-def peak_moment(moments: Sequence[Moment]) -> Moment:
-    """Return the moment at which most is held; the first among equals."""
-    return reduce(
-        lambda a, b: by_field(partial(where, b.total_bytes > a.total_bytes), b, a), moments
-    )
-
 
 @dataclass(frozen=True)
 class AtRest:
@@ -168,6 +161,11 @@ class AtRest:
     weights: Num
     gradients: Num
     states: Num
+
+    def with_moment(self, moment: Moment) -> Num:
+        """Return all tensors of a moment, in the order of the parts of memory [bytes]."""
+        resting = self.weights + moment.gradients + self.states
+        return resting + moment.gathered + moment.activations + moment.working
 
 
 def at_rest(
@@ -241,7 +239,7 @@ def backward_moment(
 
 def unit_moments(
     state: StageState, shards: ShardDegrees, plan_options: PlanOptions, optimizer: OptimizerPreset,
-    rest: AtRest, *, update_copies: float = 0.0,
+    rest: AtRest, *, update_copies: float = 0.0, workspace_bytes: float = 0.0,
 ) -> tuple[Moment, ...]:  # fmt: skip
     """Return the moments of a step of full sharding by unit: embedding, layers, head.
 
@@ -279,68 +277,87 @@ def unit_moments(
     summed_whole = c * (whole + others)
     # Layers of a chunk, through which a micro-batch goes backward without another one between.
     chunk = n / state.num_chunks
-    is_first = embedding > 0
+    on_device = 0.0 if offload.has_activations else 1.0
+    is_first, table, two = embedding > 0, b * tied, 2.0 * b * layer
+    everything = b * whole
 
-    def passes(in_flight: Num, summed: Num, grows: float) -> Iterator[Moment]:
-        """Yield the moments of a backward pass over the gradients of those before it."""
+    def passes(in_flight: Num, summed: Num, grows: Num, *, to_end: bool) -> Iterator[Moment]:
+        """Yield the moments of a backward pass over the gradients of those before it.
+
+        The first one of a pipeline counts as far as activations are not gone ``to_end``.
+        """
+        waiting = state.waiting_bytes * larger(in_flight - 1.0, 0.0) + state.output_bytes
+        work, loss = state.working_bytes + waiting, state.loss_bytes + waiting
+        waiting = waiting + workspace_bytes
+        entry = state.entry_bytes + waiting
+        growth = grows * where(piped > 0, c, each)
         # A shard that is added to the one of earlier micro-batches.
         added = (1.0 - grows) * (1.0 - piped) * each
-        waiting = state.waiting_bytes * larger(in_flight - 1.0, 0.0) + state.output_bytes
-        work = state.working_bytes + waiting
 
-        def so_far(params: Num) -> Num:
-            return summed + grows * params * where(piped > 0, c, each)
-
-        def at(behind: Num) -> Num:
-            return state.activations(in_flight, behind) * (not offload.has_activations)
+        # Activations: all, without one layer, and without the layers of a chunk.
+        layer_bytes = on_device * state.kept_bytes / n
+        full = on_device * state.kept_bytes * in_flight
+        behind_chunk = larger(full - chunk * layer_bytes, 0.0)
 
         def left(params: Num) -> Num:
-            return b * (whole - (1.0 - piped) * params)
+            return everything - (1.0 - piped) * b * params
 
-        def of_layer(behind: Num, before: Num, done: Num, gathered: Num) -> Iterator[Moment]:
-            gathered = gathered + b * tied
-            gradients = message * before + so_far(done) + g * tied
-            yield Moment(at(behind), work, gradients, gathered)
-            yield Moment(at(behind + 1.0), waiting, gradients + g * layer, gathered)
+        def of_layer(kept: Num, before: Num, done: Num, gathered: Num) -> Iterator[Moment]:
+            gradients = message * before + summed + growth * done + g * tied
+            gathered = gathered + table
+            yield Moment(kept, work, gradients, gathered)
+            yield Moment(kept - layer_bytes, entry, gradients + g * layer, gathered)
 
-        # The loss, and the head: its product, and the reduction of its gradients.
-        yield Moment(at(0.0), state.loss_bytes + waiting, so_far(0.0), b * whole * keeps)
-        gathered = b * whole + 0.0 * layer if keeps else b * (head + tied + layer)
-        scores = state.logit_bytes * (3.0 if offload.has_activations else 1.0) + waiting
-        yield Moment(at(0.0), scores, so_far(0.0) + g * (head + tied), gathered)
-        ends = (g + message) * head + so_far(head) + added * head + g * tied
-        yield Moment(at(0.0), waiting, ends, (left(head) if keeps else b * layer) + b * tied)
-        # The last layer, the one before it, and the first one.
-        two = 2.0 * b * layer
-        yield from of_layer(0.0, head, head, left(head) if keeps else two)
-        done = head + layer
-        yield from of_layer(smaller(1.0, chunk - 1.0), layer, done, left(done) if keeps else two)
-        gathered = where(piped > 0, b * whole, b * (layer + embedding))
-        yield from of_layer(chunk - 1.0, layer, whole - embedding - layer, gathered)
+        # The loss, the product of the head, and the last layer.
+        yield Moment(full, loss, summed, everything * keeps)
+        gathered = everything if keeps else b * (head + tied + layer)
+        scores = state.logit_bytes * (3.0 - 2.0 * on_device) + waiting
+        yield Moment(full, scores, summed + g * (head + tied), gathered)
+        yield from of_layer(full, head, head, left(head) if keeps else two)
+        if not to_end:
+            return
+        # The reduction of the gradients of the head.
+        ends = (g + message + added + growth) * head + summed + g * tied
+        yield Moment(full, waiting, ends, (left(head) if keeps else b * layer) + table)
+        # The layer before the last one, the one behind the first one, and the first one.
+        of_first = behind_chunk + layer_bytes
+        yield from of_layer(
+            larger(full - layer_bytes, of_first), layer, head + layer,
+            left(head + layer) if keeps else two,
+        )  # fmt: skip
+        in_pipe, alone = everything - b * embedding, two
+        if keeps:
+            in_pipe, alone = everything, b * embedding + two
+        yield from of_layer(
+            smaller(of_first + layer_bytes, full), layer,
+            larger(whole - embedding - 2.0 * layer, head), where(piped > 0, in_pipe, alone),
+        )  # fmt: skip
+        first = where(piped > 0, everything, b * (layer + embedding))
+        yield from of_layer(of_first, layer, whole - embedding - layer, first)
         # The embedding: the gradient of its table, and the reduction of it.
         made = where(piped > 0, g * (embedding + others), g * (2.0 * embedding + others))
         made = where(others > 0, made, g * (embedding + 2.0 * tied))
-        gathered = where(piped > 0, b * whole, b * embedding)
-        yield Moment(
-            at(chunk), waiting, message * layer + so_far(whole - embedding) + made,
-            gathered * is_first,
-        )  # fmt: skip
-        yield Moment(
-            at(chunk), waiting, (g + message + added) * embedding + so_far(whole),
-            gathered * piped,
-        )  # fmt: skip
+        made = made + message * layer + summed + growth * (whole - embedding)
+        last = where(piped > 0, everything, b * embedding)
+        yield Moment(behind_chunk, waiting, made, last * is_first)
+        ends = (g + message + added) * embedding + summed + growth * whole
+        yield Moment(behind_chunk, waiting, ends, last * piped)
 
     later = state.later_micro_batches > 0
     total = where(piped > 0, summed_whole, shard) * later
     # The first unit is reduced first, with all others whole beside it.
     unit = where(is_first, embedding, layer)
     end = Moment(
-        gradients=piped * (summed_whole + (c + each) * unit), gathered=piped * b * (whole - unit)
+        gradients=piped * (summed_whole + (c + each) * unit),
+        gathered=piped * b * (whole - unit),
+        working=workspace_bytes,
     )
-    update = Moment(working=4.0 * update_copies * sharded_params(state, shards), gradients=shard)
+    copies = 4.0 * update_copies * sharded_params(state, shards)
+    update = Moment(gradients=shard, working=copies + workspace_bytes)
+    in_flight = where(later, state.in_flight_later, state.in_flight)
     return (
-        *passes(state.in_flight, 0.0 * total, 1.0),
-        *passes(state.in_flight_later, total, 0.0),
+        *passes(in_flight, total, where(later, 0.0, 1.0), to_end=True),
+        *passes(state.in_flight, 0.0 * total, 1.0, to_end=False),
         end,
         update,
     )
@@ -362,16 +379,11 @@ def certain_moments(
     )
 
 
-def memory_use(
+def stage_moments(
     state: StageState, shards: ShardDegrees, plan_options: PlanOptions, optimizer: OptimizerPreset,
-    software: SoftwareStack, *, capacity_bytes: float, margin_fraction: Num, buffer_bytes: Num,
-    communicator_bytes: Num = 0.0, allocator_factor: Num = 1.0, workspace_bytes: float = 0.0,
-    is_bound: bool = False,
-) -> MemoryUse:  # fmt: skip
-    """Return the memory of one device of a stage in training, at its peak moment.
-
-    The allocator holds ``allocator_factor`` times the tensors; each axis of several devices has
-    communicators.
+    software: SoftwareStack, *, workspace_bytes: float = 0.0, is_bound: bool = False,
+) -> tuple[AtRest, tuple[Moment, ...]]:  # fmt: skip
+    """Return what one device of a stage holds at rest, and at each moment of a step.
 
     Parameters
     ----------
@@ -384,32 +396,83 @@ def memory_use(
         state, shards, plan_options, optimizer, updates_on_host=software.updates_on_host,
         shards_weights=shards_weights,
     )  # fmt: skip
+    state = replace(
+        state, working_bytes=state.working_bytes + workspace_bytes,
+        loss_bytes=state.loss_bytes + workspace_bytes,
+    )  # fmt: skip
     if not by_unit:
-        moments: tuple[Moment, ...] = (
-            backward_moment(state, shards, plan_options, optimizer, rest, gathers=not is_bound),
-        )
-    elif is_bound:
-        moments = certain_moments(state, plan_options, rest)
-    else:
-        moments = unit_moments(
-            state, shards, plan_options, optimizer, rest, update_copies=software.update_copies
-        )
-    peak = peak_moment(moments)
-    working = peak.working + workspace_bytes
-    in_tensors = rest.weights + rest.states + peak.total_bytes + workspace_bytes
+        one = backward_moment(state, shards, plan_options, optimizer, rest, gathers=not is_bound)
+        return rest, (one,)
+    if is_bound:
+        return rest, certain_moments(state, plan_options, rest)
+    copies = software.update_copies
+    return rest, unit_moments(
+        state, shards, plan_options, optimizer, rest, update_copies=copies,
+        workspace_bytes=workspace_bytes,
+    )  # fmt: skip
+
+
+def peak_moment(rest: AtRest, moments: Sequence[Moment]) -> Moment:
+    """Return the moment at which most is held; the first among equals."""
+    if len(moments) == 1:
+        return moments[0]
+    totals = np.broadcast_arrays(*(rest.with_moment(moment) for moment in moments))
+    most = np.stack(totals).argmax(axis=0)
+
+    def at_most(name: str) -> Num:
+        parts = np.broadcast_arrays(*(getattr(moment, name) for moment in moments), most)[:-1]
+        chosen: Num = np.take_along_axis(np.stack(parts), most[np.newaxis], axis=0)[0]
+        return chosen
+
+    return Moment(**{entry.name: at_most(entry.name) for entry in fields(Moment)})
+
+
+@dataclass(frozen=True)
+class BesideTensors:
+    """Memory of a device beside its tensors."""
+
+    allocator_factor: Num = 1.0
+    """Memory that the allocator holds over that of the tensors [1]."""
+    buffer_bytes: Num = 0.0
+    """Runtime and libraries [bytes]."""
+    communicator_bytes: Num = 0.0
+    """Buffers of each axis of several devices [bytes]."""
+    margin_bytes: Num = 0.0
+    """Left free [bytes]."""
+
+    def buffers(self, state: StageState) -> Num:
+        """Return the buffers of a device of a stage [bytes]."""
+        communicators = self.communicator_bytes * state.num_communicators
+        return self.buffer_bytes + communicators + state.receive_buffer_bytes
+
+
+def memory_use(
+    state: StageState, rest: AtRest, moments: Sequence[Moment], beside: BesideTensors
+) -> MemoryUse:
+    """Return the memory of one device of a stage in training, at its peak moment."""
+    peak = peak_moment(rest, moments)
+    in_tensors = rest.with_moment(peak)
     zero = in_tensors * 0.0
     return MemoryUse({
-        MemoryPart.WEIGHTS: rest.weights,
-        MemoryPart.GRADIENTS: peak.gradients,
-        MemoryPart.OPTIMIZER: rest.states,
-        MemoryPart.GATHERED_WEIGHTS: peak.gathered,
-        MemoryPart.ACTIVATIONS: peak.activations,
-        MemoryPart.WORKING: working + zero,
-        MemoryPart.FRAGMENTATION: (allocator_factor - 1.0) * in_tensors,
-        MemoryPart.BUFFERS: buffer_bytes + communicator_bytes * state.num_communicators
-        + state.receive_buffer_bytes + zero,
-        MemoryPart.MARGIN: margin_fraction * capacity_bytes + zero,
+        MemoryPart.WEIGHTS: rest.weights + zero,
+        MemoryPart.GRADIENTS: peak.gradients + zero,
+        MemoryPart.OPTIMIZER: rest.states + zero,
+        MemoryPart.GATHERED_WEIGHTS: peak.gathered + zero,
+        MemoryPart.ACTIVATIONS: peak.activations + zero,
+        MemoryPart.WORKING: peak.working + zero,
+        MemoryPart.FRAGMENTATION: (beside.allocator_factor - 1.0) * in_tensors,
+        MemoryPart.BUFFERS: beside.buffers(state) + zero,
+        MemoryPart.MARGIN: beside.margin_bytes + zero,
     })  # fmt: skip
+
+
+def needed_bytes(
+    state: StageState, rest: AtRest, moments: Sequence[Moment], beside: BesideTensors
+) -> Num:
+    """Return the sum of the parts of :func:`memory_use` alone [bytes]."""
+    in_tensors = reduce(larger, [rest.with_moment(moment) for moment in moments])
+    held = in_tensors + (beside.allocator_factor - 1.0) * in_tensors
+    return held + beside.buffers(state) + beside.margin_bytes
 
 
 def num_axes(*degrees: Num) -> Num:
@@ -624,19 +687,38 @@ def step_memory(
     is_bound
         Whether weights and gradients that are whole for a while are left out.
     """
+    around = beside_tensors(problem)
     return tuple(
-        memory_use(
-            state, shards, plan_options, problem.workload.optimizer, problem.workload.software,
-            capacity_bytes=problem.system.chip.main_memory.capacity_bytes,
-            margin_fraction=problem.calibration.memory_margin_fraction,
-            buffer_bytes=problem.calibration.communication_buffer_bytes,
-            communicator_bytes=problem.calibration.communicator_bytes,
-            allocator_factor=problem.calibration.allocator_factor,
-            workspace_bytes=workspace_bytes(problem),
-            is_bound=is_bound,
-        )
-        for state in states
-    )  # fmt: skip
+        memory_use(state, *of_stage, around)
+        for state, of_stage in _moments_of(problem, plan_options, shards, states, is_bound=is_bound)
+    )
+
+
+def beside_tensors(problem: Problem) -> BesideTensors:
+    """Return the memory beside tensors on any device."""
+    constants, capacity = problem.calibration, problem.system.chip.main_memory.capacity_bytes
+    return BesideTensors(
+        allocator_factor=constants.allocator_factor,
+        buffer_bytes=constants.communication_buffer_bytes,
+        communicator_bytes=constants.communicator_bytes,
+        margin_bytes=constants.memory_margin_fraction * capacity,
+    )
+
+
+def _moments_of(
+    problem: Problem, plan_options: PlanOptions, shards: ShardDegrees,
+    states: Sequence[StageState], *, is_bound: bool = False,
+) -> Iterator[tuple[StageState, tuple[AtRest, tuple[Moment, ...]]]]:  # fmt: skip
+    """Yield each stage with its moments."""
+    work, space = problem.workload, workspace_bytes(problem)
+    for state in states:
+        yield (
+            state,
+            stage_moments(
+                state, shards, plan_options, work.optimizer, work.software,
+                workspace_bytes=space, is_bound=is_bound,
+            ),
+        )  # fmt: skip
 
 
 def step_host_bytes(
@@ -670,8 +752,14 @@ def room_for(
     problem: Problem, plan_options: PlanOptions, shards: ShardDegrees, states: Sequence[StageState]
 ) -> Room:
     """Return the memory of the fullest device and of the fullest host, and whether they hold it."""
-    uses = step_memory(problem, plan_options, shards, states)
-    needed = reduce(larger, [use.total_bytes for use in uses])
+    around = beside_tensors(problem)
+    needed = reduce(
+        larger,
+        [
+            needed_bytes(state, *of_stage, around)
+            for state, of_stage in _moments_of(problem, plan_options, shards, states)
+        ],
+    )
     kept = step_host_bytes(problem, plan_options, shards, states)
     has_room = problem.system.chip.main_memory.capacity_bytes
     if not plan_options.uses_host:

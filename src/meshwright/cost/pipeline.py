@@ -418,6 +418,21 @@ def receive_buffer_bytes(
     return boundary_bytes * (activations + (num_chunks - is_last) * num_micro_batches)
 
 
+def entry_bytes(stream_bytes: Num, tp: Num, whole_bytes: Num) -> Num:
+    """Return the bytes at the entry of a layer as its backward pass ends there.
+
+    The stream and its gradient; its normalised copy, whole over tp, with two gradients: the sum of
+    products before, and that of the query, whose own gradient is split:
+
+        2 stream + (3 + 1 / tp) whole
+
+    Of 0.25 GB over two devices of tp, 0.5 GB whole: 2.25 GB.
+
+    Source: the order of operators in dry runs of PyTorch 2.13.
+    """
+    return 2.0 * stream_bytes + (3.0 + 1.0 / tp) * whole_bytes
+
+
 def num_communicators(strategy: StrategyOf[Num]) -> Num:
     """Return the axes of more than one device [1]."""
     s = strategy
@@ -505,13 +520,15 @@ def _stage_state(
     working = weighted_part(costs[:-2], counts[:-2], "working_bytes")
     working = working + (layout.run_layers - 1.0) * held("recomputed_bytes")
     of_ends = weighted_part(costs[-2:], counts[-2:], "working_bytes")
+    stream = boundary_bytes(problem, plan_options, strategy)
+    whole = stream * strategy.tp if plan_options.sequence_parallel else stream
     if software.keeps_stage_outputs:
-        sent = strategy.num_virtual_stages * boundary_bytes(problem, plan_options, strategy)
+        sent = strategy.num_virtual_stages * stream
         kept = kept + sent * (1.0 - is_last)
     buffers: Num = 0.0
     if software.keeps_receive_buffers:
         buffers = (strategy.pp > 1) * receive_buffer_bytes(
-            boundary_bytes(problem, plan_options, strategy), num_micro_batches, in_flight,
+            stream, num_micro_batches, in_flight,
             strategy.num_virtual_stages, (index == 0) * 1.0, is_last,
         )  # fmt: skip
     params = held("dense_params")
@@ -542,6 +559,7 @@ def _stage_state(
         hosted_bytes=held("hosted_bytes"),
         in_flight=where(in_flight > 0, in_flight, 0.0),
         working_bytes=working,
+        entry_bytes=entry_bytes(stream, strategy.tp, whole),
         loss_bytes=of_ends,
         logit_bytes=logits,
         output_bytes=outputs,

@@ -8,11 +8,13 @@ import pytest
 from meshwright.catalog.frameworks import load_framework
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.cost.memory import (
+    BesideTensors,
     ShardDegrees,
     StageState,
     fullest,
     host_bytes,
     memory_use,
+    stage_moments,
 )
 from meshwright.cost.parts import MemoryPart, MemoryUse, StepPhase, StepTime, TimePart
 from meshwright.cost.pipeline import PipelinePrice
@@ -39,14 +41,17 @@ DEVICE_UPDATES = SoftwareStack(updates_on_host=False)
 HOST_UPDATES = SoftwareStack()
 
 
+def held(state, plan_options, preset=None, software=HOST_UPDATES, shards=SHARDS, **beside):
+    moments = stage_moments(state, shards, plan_options, preset or ADAM, software)
+    return memory_use(state, *moments, BesideTensors(**beside))
+
+
 def use(stage, offload=Offload.NONE, *, updates_on_host=True, reshard_after_forward=True):
     plan_options = PlanOptions(
         zero_stage=stage, offload=offload, reshard_after_forward=reshard_after_forward
     )
-    return memory_use(
-        STATE, SHARDS, plan_options, ADAM, HOST_UPDATES if updates_on_host else DEVICE_UPDATES,
-        capacity_bytes=10_000.0, margin_fraction=0.06, buffer_bytes=7.0,
-    )  # fmt: skip
+    software = HOST_UPDATES if updates_on_host else DEVICE_UPDATES
+    return held(STATE, plan_options, software=software, margin_bytes=600.0, buffer_bytes=7.0)
 
 
 def on_host(plan_options, software=HOST_UPDATES):
@@ -73,11 +78,7 @@ def test_each_zero_stage_shards_one_thing_more(stage, weights, gradients, states
 @pytest.mark.parametrize(("live", "gathered"), [(0, 240), (100, 240), (300, 300), (5000, 960)])
 def test_full_sharding_may_leave_parameters_in_place(live, gathered):
     """Two of eight layers are 240 of 960; more than all of them there cannot be."""
-    found = memory_use(
-        STATE, SHARDS, PlanOptions(zero_stage=3), ADAM.model_copy(update={"live_params": live}),
-        HOST_UPDATES,
-        capacity_bytes=10_000.0, margin_fraction=0.06, buffer_bytes=7.0,
-    )  # fmt: skip
+    found = held(STATE, PlanOptions(zero_stage=3), ADAM.model_copy(update={"live_params": live}))
     assert found[MemoryPart.GATHERED_WEIGHTS] == 2 * gathered
 
 
@@ -246,9 +247,8 @@ def test_one_layer_of_host_traffic_always_shows():
 
 
 def test_the_allocator_holds_more_than_the_tensors_and_each_axis_has_communicators():
-    tensors = memory_use(
-        replace(STATE, num_communicators=3.0), SHARDS, PlanOptions(zero_stage=1), ADAM,
-        HOST_UPDATES, capacity_bytes=10_000.0, margin_fraction=0.0, buffer_bytes=7.0,
+    tensors = held(
+        replace(STATE, num_communicators=3.0), PlanOptions(zero_stage=1), buffer_bytes=7.0,
         communicator_bytes=5.0, allocator_factor=1.1,
     )  # fmt: skip
     plain = use(1)
@@ -261,10 +261,7 @@ def test_the_allocator_holds_more_than_the_tensors_and_each_axis_has_communicato
 @pytest.mark.parametrize(("sums_before_scatter", "waiting"), [(0.0, 0.0), (1.0, 4.0 * 960)])
 def test_gathered_weights_through_a_pipeline_have_whole_gradients(sums_before_scatter, waiting):
     kept = PlanOptions(zero_stage=3, reshard_after_forward=False)
-    found = memory_use(
-        replace(STATE, sums_before_scatter=sums_before_scatter), SHARDS, kept, ADAM, HOST_UPDATES,
-        capacity_bytes=0.0, margin_fraction=0.0, buffer_bytes=0.0,
-    )  # fmt: skip
+    found = held(replace(STATE, sums_before_scatter=sums_before_scatter), kept)
     assert found[MemoryPart.GATHERED_WEIGHTS] == 2 * 960
     assert found[MemoryPart.GRADIENTS] == 4 * SHARD + waiting
 
@@ -272,11 +269,8 @@ def test_gathered_weights_through_a_pipeline_have_whole_gradients(sums_before_sc
 @pytest.mark.parametrize(("replicas", "copied"), [(1.0, 0.0), (8.0, 500.0)])
 def test_a_bucket_is_copied_where_there_is_somebody_to_send_it_to(replicas, copied):
     preset = ADAM.model_copy(update={"bucket_params": 500.0, "update_bytes_per_param": 4.0})
-    found = memory_use(
-        STATE, ShardDegrees(dense=replicas, expert=2.0), PlanOptions(zero_stage=0), preset,
-        HOST_UPDATES,
-        capacity_bytes=0.0, margin_fraction=0.0, buffer_bytes=0.0,
-    )  # fmt: skip
+    shards = ShardDegrees(dense=replicas, expert=2.0)
+    found = held(STATE, PlanOptions(zero_stage=0), preset, shards=shards)
     assert found[MemoryPart.GRADIENTS] == 4 * 960 + copied * preset.reduced_gradient_bytes_per_param
     assert found[MemoryPart.OPTIMIZER] == (12 + 4) * 960
 
