@@ -47,6 +47,7 @@ from meshwright.frameworks.launch import (
 )
 from meshwright.graph.op import Phase as LayerPhase
 from meshwright.run.answer import Call
+from meshwright.run.dry.context import ring_attention, ringed
 from meshwright.run.dry.kernels import gpu_kernels
 from meshwright.run.dry.modules import framework_chunk, split_tensors, units_of
 from meshwright.run.dry.moments import Category, Phase, Ran
@@ -144,6 +145,8 @@ class RankProgram:
             stack.enter_context(gpu_kernels())
             stack.enter_context(_real_meshes())
             stack.enter_context(_FakeTensors())
+            if self.sizes["cp"] > 1:
+                stack.enter_context(ring_attention())
             recorder = StepRecorder(self._axis_of, self._vocab_sizes)
             chunks = self._chunks(mesh, groups, recorder)
             modules = nn.ModuleList(chunks)
@@ -210,6 +213,9 @@ class RankProgram:
         for layers in self.layers_of_chunks:
             with _default_dtype(self.kept):
                 chunk = framework_chunk(self.plan.model, layers, self.local_length)
+            if self.sizes["cp"] > 1:
+                for layer in chunk.layers.values():
+                    layer.mixing.core = ringed(mesh["cp"])
             if self.sizes["tp"] > 1:
                 is_split = self.options.sequence_parallel
                 split_tensors(chunk, mesh["tp"], sequence_parallel=is_split)

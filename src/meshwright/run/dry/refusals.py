@@ -40,7 +40,8 @@ def dry_faults(plan: Plan) -> Iterator[Fault]:
     if framework == "accelerate" and strategy.tp > 1:
         # accelerate 1.15 (2026-11), accelerator.py, _prepare_tp: "we skip the TP preparation"
         yield Fault("tp", "run_clm.py loads whole tensors, which accelerate leaves whole", "tp 1")
-    for name in ("tatp", "cp", "ep", "etp"):
+    of_accelerate = ("cp",) * (framework == "accelerate")
+    for name in ("tatp", "ep", "etp", *of_accelerate):
         if getattr(strategy, name) > 1:
             yield Fault(name, f"{name} {getattr(strategy, name):.0f} is not built", f"{name} 1")
     if options.zero_stage < 2 and strategy.tp > 1 and strategy.dp > 1:
