@@ -32,6 +32,7 @@ from meshwright.sharding.local_sizes import (
 from meshwright.sharding.space import device_counts, legal_counts
 from meshwright.sharding.strategy import PlanOptions, StrategyColumns, Streamed
 from meshwright.spec.calibration import Calibration, CalibrationOf
+from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.model import ExpertSpec, ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import BYTES_OF, Training, Workload
@@ -89,7 +90,18 @@ def _derived(
     calls, saved = derive_calls(piece, plan_options), saved_elements(piece, plan_options, keeping)
     if keeping.keeps_gathered_inputs:
         calls = tuple(c for c in calls if c.of_weight or not c.is_regather or c.axis != "tp")
+    if keeping.wide_key_gradients:
+        calls = tuple(_in_fp32(call) if is_key_gradient(call) else call for call in calls)
     return DerivedShardings(calls, saved, layer_axes(piece, plan_options))
+
+
+def is_key_gradient(call: CollectiveCall) -> bool:
+    """Return whether a call sums gradients of keys and values on their way round a ring of cp."""
+    return call.axis == "cp" and call.streamed and call.kind is CollectiveKind.REDUCE_SCATTER
+
+
+def _in_fp32(call: CollectiveCall) -> CollectiveCall:
+    return replace(call, tensor=replace(call.tensor, word_bytes=4.0))
 
 
 @dataclass(frozen=True)
@@ -211,6 +223,7 @@ class ProblemOf(ABC, Generic[Work]):
             matmul if is_cast else None,
             narrow_activation_inputs=work.software.narrow_activation_inputs,
             keeps_gathered_inputs=work.software.keeps_gathered_inputs,
+            wide_key_gradients=work.software.wide_key_gradients,
             freezes_weights=isinstance(work, Training) and work.optimizer.freezes_weights,
             **self._adapted,
         )

@@ -25,7 +25,7 @@ from meshwright.streams.forms import Send
 c10d, functional = torch.ops.c10d, torch.ops._c10d_functional
 GATHER, SCATTER = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
 REDUCE, EXCHANGE = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_TO_ALL
-COLLECTIVES: Mapping[Any, tuple[CollectiveKind, int | None]] = {
+COLLECTIVES: dict[Any, tuple[CollectiveKind, int | slice | None]] = {
     c10d._allgather_base_.default: (GATHER, 0),
     c10d.allgather_.default: (GATHER, 0),
     c10d._reduce_scatter_base_.default: (SCATTER, 1),
@@ -44,7 +44,7 @@ COLLECTIVES: Mapping[Any, tuple[CollectiveKind, int | None]] = {
     functional.broadcast.default: (CollectiveKind.BROADCAST, 0),
     torch.ops._dtensor.shard_dim_alltoall.default: (EXCHANGE, 0),
 }
-"""Kind of each operator, and the argument that holds the full tensor; None: its result."""
+"""Kind of each operator, and the arguments that hold the full tensors; None: its result."""
 
 
 class Label(NamedTuple):
@@ -71,6 +71,8 @@ class StreamPass(NamedTuple):
 
 class Recorder(TorchDispatchMode):
     """Counts of the collectives of a process, and its passes of streams."""
+
+    collectives = COLLECTIVES
 
     def __init__(self, axis_of: Mapping[str, str] | None = None) -> None:
         super().__init__()
@@ -126,8 +128,8 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator, and record it if it is a collective."""
         result = func(*args, **(kwargs or {}))
-        if func in COLLECTIVES:
-            kind, place = COLLECTIVES[func]
+        if func in self.collectives:
+            kind, place = self.collectives[func]
             full = result if place is None else args[place]
             tensors = [one for one in tree_leaves(full) if isinstance(one, Tensor)]
             self.note(kind, self._axis(args), tensors, args)
@@ -155,7 +157,7 @@ class Recorder(TorchDispatchMode):
 
     def phase_of(self, kind: CollectiveKind, axis: str) -> str:
         """Return the phase of a collective that no layer labels."""
-        if "dp" in axis and kind in (SCATTER, REDUCE):
+        if kind in (SCATTER, REDUCE) and ("dp" in axis or axis == "cp"):
             return Phase.WEIGHT_GRADIENT
         return Phase.INPUT_GRADIENT if in_backward() else Phase.FORWARD
 

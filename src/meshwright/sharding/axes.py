@@ -96,14 +96,16 @@ def first_of(dims: frozenset[str], tensor: Tensor) -> str | None:
 def _balances(case: Case) -> bool:
     """Return whether a causal ring gives each rank an early and a late part of the sequence."""
     is_causal = not isinstance(case.workload, Training) or case.workload.causal
-    return is_causal and case.plan_options.context_kind is ContextKind.RING
+    return is_causal and case.plan_options.context_kind is not ContextKind.ULYSSES
 
 
 class ContextAxis(Axis):
     """Context parallelism: the tokens of each sequence are split everywhere, attention included.
 
-    Ring: keys and values travel round the group (Liu et al. 2023, arXiv 2310.01889). Ulysses: an
-    all-to-all turns split tokens into split heads and back (Jacobs et al. 2023, arXiv 2309.14509).
+    Ring: keys and values travel round the group (Liu et al. 2023, arXiv 2310.01889). Gather: each
+    rank gathers them whole before the core, and keeps them (Grattafiori et al. 2024, arXiv
+    2407.21783, section 3.3.2). Ulysses: an all-to-all turns split tokens into split heads and back
+    (Jacobs et al. 2023, arXiv 2309.14509).
     """
 
     degrees = ("cp",)
@@ -112,8 +114,8 @@ class ContextAxis(Axis):
     rules = (
         Rule(
             "cp-sequence",
-            "each rank of cp holds equal parts of the sequence, two of them where a causal ring "
-            "balances early and late tokens",
+            "each rank of cp holds equal parts of the sequence, two of them where causal attention "
+            "on split tokens balances early and late ones",
             lambda case: (
                 (case.s.cp > 1)
                 & case.has_long_rows
@@ -164,13 +166,13 @@ class ContextAxis(Axis):
         ),
         Rule(
             "ulysses-without-cp",
-            "with cp 1, or without attention, both kinds of context parallelism are the same; ring "
-            "stands for it",
+            "with cp 1, or without attention, all kinds of context parallelism are the same; ring "
+            "stands for them",
             lambda case: (
                 ((case.s.cp == 1) | (not case.attentions))
                 & (case.plan_options.context_kind is not ContextKind.RING)
             ),
-            "Ulysses with cp {cp} changes nothing",
+            "{context_kind} with cp {cp} changes nothing",
             (),
             "context_kind=ring",
         ),

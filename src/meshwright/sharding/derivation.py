@@ -229,7 +229,7 @@ def traveling(op: Op, plan_options: PlanOptions) -> list[tuple[Tensor, list[Move
     """Return keys and values with the moves that bring those of other ranks of a split sequence.
 
     Scores are a product whose free dims, queries and keys, claim the same axis (case 4): the keys
-    are gathered, piece by piece.
+    are gathered, piece by piece or whole.
     """
     found = []
     for tensor in op.inputs[1:] if op.kind is OpKind.ATTENTION else ():
@@ -397,7 +397,8 @@ def _elementwise_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
 def _core_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
     """Return the gradients of the inputs of an attention core or a scan, as it read them.
 
-    Keys and values are needed once more, and their gradients travel to where they rest.
+    Keys and values travel once more unless they were kept whole; their gradients travel to where
+    they rest.
     """
     plan_options = ledger.plan_options
     rest = activation_sharding(op.output, plan_options)
@@ -405,8 +406,12 @@ def _core_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
     ledger.move(gradient_of(op.output), rest, steps, f"{op.name}: output gradient")
     found = {source.name: core_layout(op, source, plan_options) for source in op.inputs}
     for source, again in traveling(op, plan_options):
-        site = f"{op.name}: keys and values"
-        whole = ledger.move(source, found[source.name], again, site, is_regather=True)
+        site, whole = f"{op.name}: keys and values", found[source.name]
+        if plan_options.context_kind is ContextKind.RING:
+            whole = ledger.move(source, whole, again, site, is_regather=True)
+        else:
+            for step in again:
+                whole = whole.without(step.axis)
         found[source.name] = Sharding(whole.split, tuple(step.axis for step in again))
     return list(found.items())
 
@@ -622,11 +627,12 @@ def _replayed(
     if plan_options.recompute is Recompute.SELECTIVE:
         sites = repeated_ops(layer, plan_options.recompute_modules, plan_options.stored_tensors)
         cores = {op.name for op in layer.ops if op.kind is OpKind.ATTENTION}
+        travels = plan_options.context_kind is not ContextKind.ULYSSES
         again = [
             call
             for call in forward
             if (site := call.site.split(":")[0]) in sites
-            and (call.streamed or site not in cores or plan_options.stored_tensors)
+            and (travels or site not in cores or plan_options.stored_tensors)
         ]
     return [replace(call, phase=Phase.INPUT_GRADIENT, replayed=True) for call in again]
 

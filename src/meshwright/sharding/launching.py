@@ -270,7 +270,7 @@ DEGREES: tuple[Rule, ...] = (
         lambda case, known: (
             (case.s.cp > 1) & (case.plan_options.context_kind not in known.context_kinds)
         ),
-        "has no {context_kind} attention over cp {cp}", (), "context_kind=ring or ulysses",
+        "has no {context_kind} attention over cp {cp}", (), "context_kind=ring, gather or ulysses",
     ),
     _rule(
         "whole-sequences", "strategy.cp",
@@ -304,7 +304,7 @@ DEGREES: tuple[Rule, ...] = (
         lambda case, known: (
             (case.s.cp > 1) & known.sinks_need_ulysses
             & any(attention.sinks for attention in case.model.attentions)
-            & (case.plan_options.context_kind is ContextKind.RING)
+            & (case.plan_options.context_kind is not ContextKind.ULYSSES)
         ),
         "has attention sinks under all-to-all only", (), "context_kind=ulysses",
     ),

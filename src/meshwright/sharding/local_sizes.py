@@ -274,6 +274,8 @@ class CheckpointPolicy:
     """Activations of networks keep their inputs in 8 bits."""
     keeps_gathered_inputs: bool = False
     """Products keep inputs as they are while they run: gathered over tp."""
+    wide_key_gradients: bool = False
+    """Gradients of keys and values travel in FP32."""
     freezes_weights: bool = False
     """Only products with adapters keep inputs: gradients of frozen weights are not computed."""
     adapted_regions: tuple[str, ...] = ("attention",)
@@ -324,11 +326,13 @@ def saved_elements(
             )
         ]
     unique = {tensor.name: (tensor, share) for tensor, share in kept}
-    whole = _gathered_inputs(layer, keeping)
+    whole = dict.fromkeys(_gathered_inputs(layer, keeping), "tp")
+    whole |= dict.fromkeys(_gathered_keys(layer, plan_options), "cp")
     found = []
     for tensor, share in unique.values():
         layout = activation_sharding(tensor, plan_options)
-        layout = layout.without("tp") if tensor.name.removesuffix(CAST) in whole else layout
+        axis = whole.get(tensor.name.removesuffix(CAST))
+        layout = layout if axis is None else layout.without(axis)
         found.append(SavedTensor(tensor, layout.split, share))
     return tuple(found)
 
@@ -360,6 +364,18 @@ def _gathered_inputs(layer: LayerGraph, keeping: CheckpointPolicy) -> frozenset[
         for tensor in op.saved
         if op.kind is OpKind.MATMUL and op.contracted == ("hidden",)
     )
+
+
+def _gathered_keys(layer: LayerGraph, plan_options: PlanOptions) -> frozenset[str]:
+    """Return the names of keys and values that attention keeps gathered over cp.
+
+    With B sequences of S tokens and k key heads of size d, both are 4 B S k d bytes in BF16.
+    """
+    is_kept = plan_options.recompute is Recompute.NONE
+    if not is_kept or plan_options.context_kind is not ContextKind.GATHER:
+        return frozenset()
+    cores = (op for op in layer.ops if op.kind is OpKind.ATTENTION)
+    return frozenset(tensor.name for op in cores for tensor in op.inputs[1:])
 
 
 def _stored(layer: LayerGraph, plan_options: PlanOptions) -> tuple[SavedTensor, ...]:

@@ -12,6 +12,7 @@ class ContextKind(StrEnum):
     """Algorithm of attention on a sequence that is split over cp."""
 
     RING = "ring"
+    GATHER = "gather"
     ULYSSES = "ulysses"
 
 

@@ -234,7 +234,7 @@ class Launches(Declaration):
     whole."""
     whole_kv_heads: bool = False
     """Whether tp divides the heads of keys and values; otherwise ranks may share one."""
-    context_kinds: tuple[Literal["ring", "ulysses"], ...] = ()
+    context_kinds: tuple[Literal["ring", "gather", "ulysses"], ...] = ()
     sinks_need_ulysses: bool = False
     """Whether attention sinks are split over cp by all-to-all only."""
     whole_sequences: tuple[str, ...] = ()
@@ -367,6 +367,12 @@ class SoftwareStack(Declaration):
 
     Source: PyTorch, whose ``linear`` saves its input; torchtitan 0.3.0 and
     ``torch.distributed.tensor.parallel`` gather in front of it, seen in dry runs of both.
+    """
+    wide_key_gradients: bool = False
+    """Sums of the gradients of keys and values travel round a ring of cp in FP32.
+
+    Source: PyTorch 2.13, ``convert_to_f32`` of
+    ``torch/distributed/tensor/experimental/_context_parallel/_attention.py``.
     """
     narrow_activation_inputs: bool = False
     """The input of the activation function is kept in 8 bits, and cast back for its backward pass.

@@ -266,7 +266,7 @@ def rows_of_layout(
         keep &= (columns.tatp > 1) & plan_options.sequence_parallel
     if plan_options.sequence_parallel:
         keep &= columns.tp > 1
-    if plan_options.context_kind is ContextKind.ULYSSES:
+    if plan_options.context_kind is not ContextKind.RING:
         keep &= columns.cp > 1
     return keep
 

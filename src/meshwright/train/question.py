@@ -24,6 +24,7 @@ from meshwright.sharding.rules import Case
 from meshwright.sharding.space import divisors, virtual_stage_counts
 from meshwright.sharding.strategy import (
     DEGREES,
+    ContextKind,
     PlanOptions,
     Recompute,
     ScheduleKind,
@@ -148,7 +149,9 @@ def stated_strategy(
         if refines and options.setdefault("recompute", kind) is not kind:
             message = f"says nothing about {options['recompute']} recomputation"
             raise SpecError(Fault(name, message, f"--recompute {kind}"))
+    kinds = habits.launches.context_kinds if strategy.cp > 1 else ()
     defaults: dict[str, Any] = {
+        "context_kind": ContextKind(next(iter(kinds), ContextKind.RING)),
         "reshard_after_forward": habits.drops_gathered_weights
         and (pp == 1 or habits.drops_in_pipelines),
         "recompute": Recompute(habits.recompute),

@@ -170,7 +170,8 @@ def test_a_rule_refuses_in_words_and_holds_without_a_framework(name):
         ("megatron", PlanOptions(zero_stage=0, schedule=ScheduleKind.INTERLEAVED),
          {"pp": 3, "num_virtual_stages": 2}),
         ("torchtitan", PlanOptions(zero_stage=3, head_layers=2), {"pp": 4}),
-        ("torchtitan", PLAIN, {"tp": 2, "cp": 2, "dp_shard": 4}),
+        ("torchtitan", PlanOptions(zero_stage=3, context_kind=ContextKind.GATHER),
+         {"tp": 2, "cp": 2, "dp_shard": 4}),
         ("deepspeed", PlanOptions(zero_stage=3, offload=Offload.WEIGHTS), {"dp_shard": 8}),
         # DeepSpeed 0.19 runtime/tensor_parallel/config.py: autotp_size
         (

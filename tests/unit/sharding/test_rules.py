@@ -83,7 +83,7 @@ BREAKING = {
         {"cp": 64},
         "32 heads (8 key heads) do not divide by tp 1 x cp 64",
     ),
-    "ulysses-without-cp": (ULYSSES, DENSE, {}, "Ulysses with cp 1 changes nothing"),
+    "ulysses-without-cp": (ULYSSES, DENSE, {}, "ulysses with cp 1 changes nothing"),
     "cp-states": (
         PLAIN,
         STATES,

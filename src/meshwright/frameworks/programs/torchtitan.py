@@ -130,11 +130,12 @@ def _degrees(given: Given, setting: JobContext, found: Options) -> Options:
     if shards in (None, -1):
         world = setting.world(given, "the ranks that are left over shard the model")
         shards = max(1, (world or tp * pp * cp * replicas) // (tp * pp * cp * replicas))
-    if cp > 1 and found["rotates"] != "alltoall":
-        given.notes.append("keys and values of cp are priced as passed round, not gathered")
+    if cp > 1 and found["rotates"] == "alltoall":
+        given.notes.append("keys and values of cp are priced as gathered, not passed round")
     options: Options = {
         "tp": tp, "pp": pp, "cp": cp, "dp": replicas * shards, "dp_shard": shards,
         "sequence_parallel": found["sequence_parallel"] if tp > 1 else "off",
+        **({"context_kind": "gather"} if cp > 1 else {}),
     }  # fmt: skip
     if found["ep"] * found["expert_tp"] > 1:
         options |= {"ep": found["ep"], "etp": found["expert_tp"]}

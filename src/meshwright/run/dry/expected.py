@@ -70,7 +70,8 @@ def expected_messages(plan: Plan, stage_layers: Iterable[range], stage: int) -> 
         if count:
             for call, num_bytes in _calls(plan, problem, problem.pieces[index]):
                 times = count * (1 if call.per_step else number)
-                total[_key(plan, call)] += times * num_bytes
+                key, sent_bytes = _as_sent(plan, call, num_bytes)
+                total[key] += times * sent_bytes
     total |= _boundaries(plan, problem, chunks, stage, number)
     return {key: num_bytes for key, num_bytes in total.items() if num_bytes}
 
@@ -115,6 +116,20 @@ _DATA_AXES = ("dp", "dp_shard", "dp_replicate", "edp", "edp_shard", "edp_replica
 
 def _parts(axis: str) -> tuple[str, ...]:
     return tuple(axis.split("/")[0].split("*"))
+
+
+def _as_sent(plan: Plan, call: CollectiveCall, num_bytes: float) -> tuple[Call, float]:
+    """Return a collective as PyTorch makes it: the ring of cp is an all-to-all for each round.
+
+    A rank passes cp - 1 pieces of keys and values on, its own first; of sums of gradients it sends
+    cp pieces, the last one home.
+    """
+    key = _key(plan, call)
+    if call.axis != "cp" or not call.streamed:
+        return key, num_bytes
+    rounds = plan.best.strategy.cp - (call.kind is CollectiveKind.ALL_GATHER)
+    exchange = key._replace(kind=CollectiveKind.ALL_TO_ALL)
+    return exchange, num_bytes * rounds / plan.best.strategy.cp
 
 
 def _key(plan: Plan, call: CollectiveCall) -> Call:

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.distributed._tools.fake_collectives  # fake kernels of the collectives
+import torch.distributed.tensor.experimental._attention  # operators of context parallelism
 from torch import Tensor, nn
 from torch.distributed._tools.common_utils import get_untyped_storages
 from torch.distributed.fsdp import FSDPModule
@@ -34,7 +35,7 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flo
 from torch.utils.weak import WeakIdKeyDictionary
 
 from meshwright.run.dry.moments import Category, Moments, Phase, moments_of
-from meshwright.run.recorder import Recorder, in_backward
+from meshwright.run.recorder import COLLECTIVES, Recorder, in_backward
 from meshwright.spec.collective import CollectiveKind
 
 aten, functional = torch.ops.aten, torch.ops._c10d_functional
@@ -65,8 +66,18 @@ FLOPS: Mapping[Any, Callable[..., int]] = {
 }
 
 
+OF_CONTEXT: dict[Any, tuple[CollectiveKind, int | slice | None]] = {
+    torch.ops.cplib.flex_cp_allgather.default: (CollectiveKind.ALL_GATHER, None),
+    torch.ops.cplib.flex_cp_allgather_backward.default:
+        (CollectiveKind.REDUCE_SCATTER, slice(2)),
+}  # fmt: skip
+"""Keys and values that attention gathers whole over cp: operators of fake tensors in one piece."""
+
+
 class StepRecorder(Recorder):
     """Mode in which a step runs; what it records is read afterwards."""
+
+    collectives = COLLECTIVES | OF_CONTEXT
 
     def __init__(self, axis_of: Mapping[str, str], vocab_sizes: Iterable[int] = ()) -> None:
         super().__init__(axis_of)
@@ -213,7 +224,9 @@ class StepRecorder(Recorder):
     def note(self, kind: CollectiveKind, axis: str, tensors: list[Tensor], args: Any) -> None:
         """Count a collective, and state the category of what moves over data-parallel axes."""
         super().note(kind, axis, tensors, args)
-        if "dp" in axis and kind in _DATA:
+        # Over cp alone, full sharding differs from attention in the buffers that it brings.
+        is_sharding = "dp" in axis or (axis == "cp" and isinstance(args[1], Tensor))
+        if is_sharding and kind in _DATA:
             self.tag(tensors, _DATA[kind])
             if kind is CollectiveKind.REDUCE_SCATTER:
                 self.tag([args[0]], Category.GRADIENTS)

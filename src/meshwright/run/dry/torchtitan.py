@@ -22,6 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn import functional
 
+from meshwright.frameworks.launch import SHARD_AXES
 from meshwright.frameworks.registry import export
 from meshwright.frameworks.torchtitan_models import OWN_MODULE
 from meshwright.run.dry.launched import words_behind
@@ -58,7 +59,8 @@ class TorchtitanProgram(RankProgram):
             self.parallel.build_mesh()
         utils.set_spmd_backend(parallelism.spmd_backend)
         groups = super()._groups(mesh)
-        known = {"fsdp": "dp_shard", "tp": "tp", "dp_replicate": "dp_replicate"}
+        shards = "*".join(axis for axis in SHARD_AXES if self.sizes[axis] > 1)
+        known = {"fsdp": shards, "cp": "cp", "tp": "tp", "dp_replicate": "dp_replicate"}
         for name, axis in known.items():
             own = self.parallel.get_optional_mesh(name)
             if own is not None:
