@@ -58,6 +58,19 @@ def test_pipelines_of_torchtitan_send_what_is_derived(model, schedule):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("recompute", "phases"), [("none", 2), ("full", 3)])
+def test_torchtitan_gathers_keys_as_derived(model, recompute, phases):
+    plan = mw.fit(model, on="8xH100", framework="torchtitan", cp=2, dp=4, zero=3, mbs=1, seq=128,
+                  global_batch=4, recompute=recompute)  # fmt: skip
+    assert "cp=gather" in plan.best.text
+    over_cp = [m for m in dry_run(plan).stages[0].sent if m.axis == "cp"]
+    assert len(over_cp) == phases
+    # Four layers: keys and values of 128 columns for 128 tokens, in BF16.
+    assert {m.sent_bytes for m in over_cp} == {4 * 2 * 128 * 128 * 2.0}
+    assert all(m.is_equal for m in over_cp)
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_torchtitan_keeps_every_second_product(model):
     plan = mw.fit(model, on="8xH100", framework="torchtitan", dp=8, zero=3, mbs=1, seq=128,
                   global_batch=8, recompute="selective")  # fmt: skip

@@ -118,6 +118,8 @@ def _parts(plan: Plan) -> Iterator[str]:
     yield f"recompute_{options.recompute}"
     if options.offload.has_activations:
         yield "activations_on_host"
+    if sizes["cp"] > 1:
+        yield "context"
     if sizes["pp"] > 1:
         yield "pipeline"
     yield "main"

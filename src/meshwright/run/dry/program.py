@@ -145,8 +145,6 @@ class RankProgram:
             stack.enter_context(gpu_kernels())
             stack.enter_context(_real_meshes())
             stack.enter_context(_FakeTensors())
-            if self.sizes["cp"] > 1:
-                stack.enter_context(ring_attention())
             recorder = StepRecorder(self._axis_of, self._vocab_sizes)
             chunks = self._chunks(mesh, groups, recorder)
             modules = nn.ModuleList(chunks)
@@ -167,7 +165,7 @@ class RankProgram:
 
     def surroundings(self) -> AbstractContextManager[Any]:
         """Return the context in which the program runs."""
-        return nullcontext()
+        return ring_attention() if self.sizes["cp"] > 1 else nullcontext()
 
     def _groups(self, mesh: DeviceMesh) -> dict[str, DeviceMesh]:
         """Return the meshes of axes that act together, and their axes by name."""

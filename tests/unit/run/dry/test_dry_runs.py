@@ -156,6 +156,29 @@ def test_pipelines_send_what_is_derived(options):
         assert all(m.is_equal for m in of_pipeline), of_pipeline
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"cp": 2, "dp": 4, "global_batch": 4}, {"cp": 8, "dp": 1, "seq": 512, "global_batch": 1}],
+    ids=["beside_dp", "alone"],
+)
+def test_a_ring_of_keys_sends_what_is_derived(options):
+    found = ran(**options)
+    assert all(m.is_equal for m in found.stages[0].sent)
+    cp, moved = options["cp"], sent(found)
+    # Two layers, keys and values of 128 columns for 64 tokens; sums of gradients are FP32.
+    piece, forward = 2 * 2 * 64 * 128, moved["all_to_all", "cp", "forward"]
+    assert forward == (2 * (cp - 1), 2.0 * piece * (cp - 1))
+    backward = moved["all_to_all", "cp", "backward"]
+    assert backward == (2 * (cp - 1) + 2 * cp, 2.0 * piece * (cp - 1) + 4.0 * piece * cp)
+
+
+def test_the_first_rank_of_a_ring_keeps_its_heads_twice():
+    alone, ring = ran(dp=8, seq=64, global_batch=8), ran(cp=2, dp=4, global_batch=4)
+    # Its merged heads are FP32 and lie in another order: 2 layers of 64 x 256 in BF16.
+    more = held(ring)["activations"] - held(alone)["activations"]
+    assert more == pytest.approx(2 * 2 * 64 * 256, abs=1024)
+
+
 def test_the_first_stage_keeps_more_micro_batches():
     found = ran(num_layers=4, global_batch=16, pp=2, dp=4, zero=2)
     assert held(found, 0)["activations"] > 1.5 * held(found, 1)["activations"]
