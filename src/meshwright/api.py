@@ -274,8 +274,13 @@ def plan(asked: ask.Plan, call: Call) -> Plan | Front | Replan | Deadline:
     reading = asked.reading()
     asked.refuse_idle(reading, ("without",), "applies only with --from PLAN.json")
     if asked.pareto:
-        names = ["out", "top", "per_operator", "within", "fastest"]
+        names = ["out", "top", "per_operator", "within", "fastest", "verify"]
         asked.refuse_idle(reading, names, "a front is no single plan, and is always whole")
+    if asked.verify:
+        from meshwright.catalog.graphs.torch_export import torch_or_refusal
+
+        asked.refuse_idle(reading, ("within",), "--verify runs one plan")
+        torch_or_refusal()
     if asked.within is not None:
         found = _deadline(reading, asked, call)
         _saved(found.plan, asked)
@@ -289,6 +294,10 @@ def plan(asked: ask.Plan, call: Call) -> Plan | Front | Replan | Deadline:
             **_shared(asked, call, known),
         )  # fmt: skip
     best = _best_plan(asked, call, known)
+    if asked.verify:
+        from meshwright.run.dry.verify import verified
+
+        best = verified(best, call.count)
     return _saved(best if job is None else replace(best, yours=_as_it_runs(given)), asked)
 
 

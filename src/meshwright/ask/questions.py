@@ -213,6 +213,7 @@ class Training(Question):
     gradient_dtype: Literal["fp32", "bf16"] | None = option(
         "data type of gradient accumulation and reduction (that of the optimizer)",
         field="gradient_dtype",
+        is_rare=True,
     )
     tokens: TokensOfRun | None = option(
         "tokens of the whole run, such as 15T; decimal, B is 1e9", "N", field="total_tokens"
@@ -384,6 +385,7 @@ class Plan(Strategy, Job, Measured, Reported):
     simulated: Count0 = option(
         "on a grid: number of leading plans to simulate", "N", 5, is_rare=True
     )
+    verify: bool = option("run the plan dry before it is given: start, memory, collectives")
     per_operator: bool = option("on a grid: also search a strategy for each operator", is_rare=True)
 
 

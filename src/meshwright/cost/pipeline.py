@@ -527,7 +527,8 @@ def _stage_state(
         kept = kept + sent * (1.0 - is_last)
     buffers: Num = 0.0
     if software.keeps_receive_buffers:
-        buffers = (strategy.pp > 1) * receive_buffer_bytes(
+        # Two stages have no middle one.
+        buffers = (strategy.pp > (2 if position == "middle" else 1)) * receive_buffer_bytes(
             stream, num_micro_batches, in_flight,
             strategy.num_virtual_stages, (index == 0) * 1.0, is_last,
         )  # fmt: skip

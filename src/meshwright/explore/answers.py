@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from io import BytesIO
+from threading import Lock
 from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile
 
@@ -20,12 +21,14 @@ from meshwright.ask.stated import strategy_options, strategy_texts
 from meshwright.base.errors import Fault, SpecError
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.catalog.answer_file import plain_data
+from meshwright.catalog.graphs.torch_export import torch_or_refusal
 from meshwright.explore.question import OPTIONS, Start, question_of
 from meshwright.search.exhaustive import Counts, FastestCandidates, Progress
 from meshwright.train.answer import Candidate, Plan
 from meshwright.train.plan_file import from_json, to_data
 from meshwright.train.view.plan import front_plot
 from meshwright.train.view.plan import side_by_side as parts
+from meshwright.train.words import verified_in_words
 from meshwright.train.writing import target_for
 from meshwright.view.drawn import drawn, drawn_page, drawn_section
 from meshwright.view.html import html_of
@@ -33,6 +36,7 @@ from meshwright.wafer.chart import map_chart
 from meshwright.wafer.picture import draw
 
 Record = dict[str, Any]
+_ONE_RUN = Lock()
 MOST_SIDE_BY_SIDE = 6
 """Most plans in one comparison."""
 
@@ -131,6 +135,16 @@ def picture(text: str, axis: str | None) -> Record:
     plan = _plan(text)
     axes = plan.best.placement.axes if plan.best.placement else ()
     return {"part": plain_data(map_chart(draw(plan, axis))), "axes": list(axes)}
+
+
+def verify(text: str) -> Record:
+    """Return what a dry run says of a plan; one runs at a time."""
+    plan = _plan(text)
+    torch_or_refusal()
+    from meshwright.run.dry.verify import verdict
+
+    with _ONE_RUN:
+        return {"verified": verified_in_words(verdict(plan))}
 
 
 def report(text: str) -> str:

@@ -291,6 +291,9 @@ ANSWERS: Mapping[str, Callable[[Handler, Mapping[str, Any]], None]] = {
     "/api/picture": lambda page, given: page.answer_at_once(
         lambda: answers.picture(str(given.get("plan")), given.get("axis") or None)
     ),
+    "/api/verify": lambda page, given: page.answer_at_once(
+        lambda: answers.verify(str(given.get("plan")))
+    ),
     "/api/report": lambda page, given: page.answer_file(
         "text/html; charset=utf-8", lambda: answers.report(str(given.get("plan"))).encode()
     ),

@@ -289,6 +289,34 @@ class WhyNot(Brief):
 
 
 @dataclass(frozen=True)
+class Verified(Brief):
+    """A dry run of a plan: whether its program starts and fits, and what it sends."""
+
+    plan: str
+    program: str = ""
+    """Program that ran, with its version; empty where none did."""
+    starts: bool | None = None
+    """None: no program here can run the plan dry."""
+    fits: bool | None = None
+    """Whether memory is enough: tensors as executed, all else as priced."""
+    peak_bytes: float | None = None
+    """The most memory of tensors on the fullest rank, executed [bytes]."""
+    priced_bytes: float | None = None
+    """Memory of tensors on the same rank by formula [bytes]."""
+    num_collectives: int = 0
+    """Kinds of collectives of all ranks that ran: operation, axis and phase."""
+    num_unequal: int = 0
+    """Those whose bytes are not those derived."""
+    reason: str = ""
+    """Why it was not run, or does not start."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether nothing speaks against the plan."""
+        return self.starts is None or bool(self.starts and self.fits)
+
+
+@dataclass(frozen=True)
 class Plan(Shown):
     """The best plan found for a question, with the question and the proof."""
 
@@ -312,6 +340,9 @@ class Plan(Shown):
     """The job as its files start it, where the question was read from them."""
     would_fit: tuple[Candidate, ...] = ()
     """The nearest strategies that fit, where this one does not and they were looked for."""
+    verified: tuple[Verified, ...] = ()
+    """Dry runs of plans in the order of the ranking, where they were asked for; the last one is of
+    this plan, unless none started."""
     warnings: tuple[str, ...] = ()
     version: str = ""
     format: int = FORMAT

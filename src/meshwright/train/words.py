@@ -21,6 +21,7 @@ from meshwright.train.answer import (
     Plan,
     Robustness,
     Trials,
+    Verified,
     WhyNot,
 )
 from meshwright.train.measured.factors import PLAN_ERROR
@@ -104,6 +105,22 @@ def launches_in_words(plan: Plan) -> str:
         return f"with {stated}, as asked{how}" + (f"; also {', '.join(others)}" if others else "")
     text = f"with {', '.join(names)}" if names else "with no framework of the catalog"
     return f"{text}; no framework assumed (set --framework)"
+
+
+def verified_in_words(found: Verified) -> str:
+    """Return the outcome of a dry run in a line."""
+    if found.starts is None:
+        return f"not run dry: {found.reason}"
+    if not found.starts:
+        return f"does not start in a dry run: {found.reason}"
+    equal = "equal" if not found.num_unequal else (
+        f"{found.num_unequal} of {found.num_collectives} kinds differ"
+    )  # fmt: skip
+    return (
+        f"{'started' if found.fits else 'does not fit'} in a dry run of {found.program}: peak "
+        f"{format_bytes(found.peak_bytes or 0.0)}, priced {format_bytes(found.priced_bytes or 0.0)}"
+        f"; collectives {equal}"
+    )
 
 
 def switches_in_words(plan: Plan) -> list[str]:

@@ -45,7 +45,7 @@ def test_all_faults_wait_for_the_verb():
     with pytest.raises(SpecError) as told:
         asked.reading().done()
     assert [fault.path for fault in told.value.faults] == [
-        "--seq", "--tp", "--gradient-dtype", "--pareto",
+        "--seq", "--tp", "--with gradient_dtype", "--pareto",
     ]  # fmt: skip
     with pytest.raises(SpecError, match="file: is needed"):
         Sweep.ask({})

@@ -204,6 +204,7 @@ function show(found) {
     element("p", { class: "string" }, found.plans[0].plan), ...warnings({ warnings: [...catalog.notes, ...found.page.warnings] }), tiles(found.page),
     ...(found.plans.length > 1 ? [plansTable(found.plans, "Leading plans")] : []));
   at("keep").hidden = false;
+  at("verified").textContent = "";
   if (found.target) at("target").value = found.target;
   if (front && front.key !== JSON.stringify(only(stated(), false))) at("front").hidden = true;
 }
@@ -328,6 +329,20 @@ async function saveFrom(path, more, name) {
   save(name, await reply.blob());
 }
 
+// --------------------------------------------------------------------------------- dry runs
+
+async function verify() {
+  const plan = answer.answer;
+  at("verify").disabled = true;
+  at("verified").textContent = "Running the plan dry ...";
+  try {
+    const found = await (await post("/api/verify", { plan: JSON.stringify(plan) })).json();
+    if (answer.answer === plan) at("verified").textContent = found.error ? found.error.message : found.verified;
+  } finally {
+    at("verify").disabled = false;
+  }
+}
+
 // ------------------------------------------------------------------------------------ start
 
 async function begin() {
@@ -347,6 +362,7 @@ async function begin() {
   at("stop").addEventListener("click", () => post("/api/stop", { search: at("stop").value }));
   at("edit").addEventListener("click", () => edit(answer.plans[0].options));
   at("pin").addEventListener("click", () => pin(answer.plans[0].options));
+  at("verify").addEventListener("click", verify);
   at("json").addEventListener("click", () => save("plan.json", new Blob([JSON.stringify(answer.answer, null, 2)], { type: "application/json" })));
   at("report").addEventListener("click", () => saveFrom("/api/report", {}, "plan.html"));
   at("export").addEventListener("click", () => saveFrom("/api/export", { target: at("target").value }, `${at("target").value}.zip`));

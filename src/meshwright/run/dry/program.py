@@ -86,6 +86,12 @@ class _FakeTensors(FakeTensorMode):
         return self
 
 
+def chunks_of(plan: Plan, stage: int) -> list[range]:
+    """Return the layers of each chunk of a stage."""
+    ends = list(accumulate(layers_of_chunks(plan), initial=0))
+    return [range(*ends[at : at + 2]) for at in range(stage, len(ends) - 1, degrees(plan)["pp"])]
+
+
 @dataclass
 class RankProgram:
     """The program of one rank: its mesh, its chunks of the model, and its step.
@@ -192,14 +198,6 @@ class RankProgram:
         return frozenset({whole, -(-whole // self.sizes["tp"])})
 
     @property
-    def layers_of_chunks(self) -> list[range]:
-        """Layers of each chunk of this stage."""
-        ends = list(accumulate(layers_of_chunks(self.plan)))
-        starts = [0, *ends[:-1]]
-        mine = range(self.stage, len(ends), self.sizes["pp"])
-        return [range(starts[at], ends[at]) for at in mine]
-
-    @property
     def local_length(self) -> int:
         """Tokens of a sequence on this rank, where tp leaves them whole."""
         return self.work.sequence_length // self.sizes["cp"]
@@ -208,7 +206,7 @@ class RankProgram:
         self, mesh: DeviceMesh, groups: dict[str, DeviceMesh], recorder: StepRecorder
     ) -> list[nn.Module]:
         chunks: list[nn.Module] = []
-        for layers in self.layers_of_chunks:
+        for layers in chunks_of(self.plan, self.stage):
             with _default_dtype(self.kept):
                 chunk = framework_chunk(self.plan.model, layers, self.local_length)
             if self.sizes["cp"] > 1:

@@ -16,8 +16,9 @@ from meshwright.run.dry.accelerate import AccelerateProgram
 from meshwright.run.dry.answer import DryRun, Held, RanStage
 from meshwright.run.dry.expected import WORKING, expected_bytes, expected_messages
 from meshwright.run.dry.moments import Category, Ran
-from meshwright.run.dry.program import RankProgram
+from meshwright.run.dry.program import RankProgram, chunks_of
 from meshwright.run.dry.refusals import ON_PYTORCH, check_dry
+from meshwright.run.dry.shortened import run_shortened
 from meshwright.run.dry.torchtitan import TorchtitanProgram
 from meshwright.train.answer import Plan
 
@@ -101,21 +102,23 @@ def stages_of(num_stages: int) -> list[int]:
 def run_stage(plan: Plan, stage: int) -> RanStage:
     """Run one rank of a stage, and put the formulas beside what it did."""
     start = time.monotonic()
-    program = program_of(plan)(plan, stage)
-    ran = program.run()
-    layers = [at for chunk in program.layers_of_chunks for at in chunk]
-    derived = expected_messages(plan, program.layers_of_chunks, stage)
+    ran, chunks = run_shortened(plan, stage, run_rank), chunks_of(plan, stage)
     return RanStage(
         stage=stage,
         rank=ran.rank,
-        layers=tuple(layers),
+        layers=tuple(at for chunk in chunks for at in chunk),
         peak_phase=str(ran.usage.peak_phase),
         held=_held(plan, stage, ran),
         host_bytes=float(ran.usage.most_bytes.get(Category.HOST, 0)),
-        sent=rows_of(ran.calls, ran.num_bytes, derived),
+        sent=rows_of(ran.calls, ran.num_bytes, expected_messages(plan, chunks, stage)),
         flops={str(phase): float(count) for phase, count in ran.flops.items()},
         seconds=time.monotonic() - start,
     )
+
+
+def run_rank(plan: Plan, stage: int) -> Ran:
+    """Run one rank of a stage."""
+    return program_of(plan)(plan, stage).run()
 
 
 def _held(plan: Plan, stage: int, ran: Ran) -> tuple[Held, ...]:

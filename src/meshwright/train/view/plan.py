@@ -41,6 +41,7 @@ from meshwright.train.words import (
     speed_in_words,
     trade,
     trials_in_words,
+    verified_in_words,
 )
 from meshwright.view.drawn import largest
 from meshwright.view.parts import (
@@ -161,6 +162,10 @@ def plan_tiles(plan: Plan, launch_command: str = "") -> Iterator[Tile]:
     if best.placement is None or frameworks_on(plan.system.chip):
         yield Tile("What to launch?", launches_in_words(plan), launch_command, "launch",
                    label="launches", spare=2)  # fmt: skip
+    if plan.verified:
+        told = plan.verified[-1]
+        yield Tile("Does it start?", verified_in_words(told), section="launch", label="verified",
+                   mood="good" if told.is_kept else "bad")  # fmt: skip
     if best.placement is not None:
         yield Tile("Where does it run?", blocks_in_words(best.placement),
                    _waits(best.placement), "where", label="placed", spare=2)  # fmt: skip

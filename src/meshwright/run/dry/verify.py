@@ -1,0 +1,60 @@
+"""The best plan of a question that a dry run has started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from meshwright.base.errors import UnsupportedError
+from meshwright.run.dry.run import Progress, dry_run
+from meshwright.train.answer import Plan, Verified
+from meshwright.train.words import verified_in_words
+
+
+def verified(plan: Plan, progress: Callable[[str, str], Progress | None] | None = None) -> Plan:
+    """Return a plan whose dry run starts and fits: the best one, or the next of its ranking.
+
+    A plan that no program here can run dry is kept, with the reason. Where none starts and fits,
+    the best one is returned, with what was tried.
+    """
+    tried: list[Verified] = []
+    for one in _ranked(plan):
+        tried.append(verdict(one, progress))
+        if tried[-1].is_kept:
+            failed = tuple(f"{each.plan}: {verified_in_words(each)}" for each in tried[:-1])
+            return replace(one, verified=tuple(tried), warnings=(*one.warnings, *failed))
+    return replace(plan, verified=tuple(tried))
+
+
+def _ranked(plan: Plan) -> Iterator[Plan]:
+    """Yield a plan, then those of its ranking that fit, each as the best one of what is left."""
+    yield plan
+    for at, candidate in enumerate(plan.runners_up):
+        if candidate.estimate.fits:
+            left = plan.runners_up[at + 1 :]
+            yield replace(plan, best=candidate, runners_up=left, robustness=None, operators=None)
+
+
+def verdict(plan: Plan, progress: Callable[[str, str], Progress | None] | None = None) -> Verified:
+    """Return what a dry run says of a plan.
+
+    Tensors are as executed; what lies in memory beside tensors (the workspace of libraries,
+    communicators, a margin) is as priced.
+    """
+    price, name = plan.best.estimate, plan.best.text
+    try:
+        ran = dry_run(plan, progress)
+    except UnsupportedError as error:
+        return Verified(name, reason="; ".join(map(str, error.faults)) or str(error))
+    except Exception as error:
+        told = str(error).strip().partition("\n")[0]
+        return Verified(name, starts=False, reason=f"{type(error).__name__}: {told}")
+    fullest = max(ran.stages, key=lambda stage: stage.peak_bytes)
+    beside = max(0.0, price.memory_bytes - max(stage.predicted_bytes for stage in ran.stages))
+    return Verified(
+        name, ran.program, starts=True,
+        fits=fullest.peak_bytes + beside <= price.memory_capacity_bytes,
+        peak_bytes=fullest.peak_bytes, priced_bytes=fullest.predicted_bytes,
+        num_collectives=sum(len(stage.sent) for stage in ran.stages),
+        num_unequal=sum(not one.is_equal for stage in ran.stages for one in stage.sent),
+    )  # fmt: skip
