@@ -53,6 +53,25 @@ def rows_of(
 
 
 @dataclass(frozen=True)
+class PartTime(Brief):
+    """A part of the time of a step: predicted, with its interval, and measured."""
+
+    DERIVED: ClassVar[Mapping[str, str]] = {"is_within": "is_within"}
+    part: str
+    predicted_s: float
+    low_s: float
+    high_s: float
+    """80 % interval of the step, in proportion [s]."""
+    measured_s: float
+    """Median over the steps after the first, on the first process [s]."""
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the measured time lies in the interval."""
+        return self.low_s <= self.measured_s <= self.high_s
+
+
+@dataclass(frozen=True)
 class Executed(Shown):
     """A plan run for real on a few processes."""
 
@@ -72,7 +91,7 @@ class Executed(Shown):
     losses: tuple[float, ...]
     """Mean loss of each step."""
     time_parts_s: Mapping[str, float]
-    """Mean time of the parts of a step after the first, on the first process [s]."""
+    """Median times of the parts of a step after the first, on the first process [s]."""
     communication_s: float
     """Part of these times in which layers wait for collectives and streams [s]."""
     sent: tuple[Sent, ...]
@@ -98,11 +117,13 @@ class Executed(Shown):
     tolerance: float | None = None
     predicted_s: tuple[float, float, float] | None = None
     """Time of a step as priced, and its 80 % interval; None: not the size of the plan [s]."""
+    parts: tuple[PartTime, ...] = ()
+    """Parts as priced beside those measured; none where it is not the size of the plan."""
     notes: tuple[str, ...] = field(default=())
 
     @property
     def step_time_s(self) -> float:
-        """Mean time of a step after the first [s]."""
+        """Median time of a step after the first [s]."""
         return sum(self.time_parts_s.values())
 
     @property

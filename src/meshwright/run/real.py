@@ -38,10 +38,11 @@ from meshwright.run.check import (
 from meshwright.run.dry.moments import Category
 from meshwright.run.mesh import coordinates, make_mesh
 from meshwright.run.model import Chunk, check_runnable, dense
+from meshwright.run.parts import Measured, interval_of, medians, part_times
 from meshwright.run.scale import Job, Scale, axes_in_use, job_of
 from meshwright.run.step import Process, optimizer_of
 from meshwright.sharding.strategy import plan_string
-from meshwright.train.answer import Plan
+from meshwright.train.answer import Estimate, Plan
 
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}
 HOST = "127.0.0.1"
@@ -63,8 +64,8 @@ class Task:
     dtype: str
     checks: bool
     scale: Scale
-    predicted_s: tuple[float, float, float] | None = None
-    """Predicted time of a step and its interval, where it is run in full size [s]."""
+    price: Estimate | None = None
+    """The price of the plan, where it is run in full size."""
 
 
 def execute(
@@ -82,11 +83,9 @@ def execute(
         A process failed; the message names it.
     """
     check_runnable(plan.model)
-    price = plan.best.estimate
-    low_s, high_s = price.interval_s or (price.step_time_s, price.step_time_s)
-    predicted_s = (price.step_time_s, low_s, high_s) if scale == "full" else None
     job = job_of(plan, scale, most_processes)
-    task = Task(job, steps, seed, dtype, checks, scale, predicted_s)
+    price = plan.best.estimate if scale == "full" else None
+    task = Task(job, steps, seed, dtype, checks, scale, price)
     if "RANK" in os.environ or "WORLD_SIZE" in os.environ:
         return _of_torchrun(task)
     if job.num_processes > MOST_PROCESSES:
@@ -261,11 +260,9 @@ def _trained(
     beside = Beside(reference, rank) if task.checks else None
     process = Process(mesh, reference, task.seed)
     losses, loss_error, worst = [], 0.0, (0.0, "")
+    times: list[Measured] = []
     for step in range(task.num_steps):
         tokens = synthetic_tokens(job, task.seed + step)
-        if step == 1:
-            process.time_parts_s.clear()
-            mesh.recorder.waited_s = 0.0
         with mesh.recorder.recording(is_on=step == 0):
             losses.append(process.gradients(tokens))
         if beside is not None:
@@ -277,8 +274,11 @@ def _trained(
             process.optimizer.step()
         if beside is not None:
             beside.optimizer.step()
+        times.append(dict(process.time_parts_s))
+        process.time_parts_s.clear()
         tell(step + 1)
-    return _report(task, process, losses, None if beside is None else (loss_error, *worst))
+    errors = None if beside is None else (loss_error, *worst)
+    return _report(task, process, losses, medians(times[1:] or times), errors)
 
 
 def synthetic_tokens(job: Job, seed: int) -> Tensor:
@@ -329,11 +329,12 @@ class Beside:
 
 
 def _report(
-    task: Task, process: Process, losses: list[float], errors: tuple[float, float, str] | None
-) -> Executed | None:
+    task: Task, process: Process, losses: list[float], times: Measured,
+    errors: tuple[float, float, str] | None,
+) -> Executed | None:  # fmt: skip
     """Return the report, with what all processes have counted."""
     job, mesh, recorder = task.job, process.mesh, process.mesh.recorder
-    waited_s, size = recorder.waited_s, DTYPES[task.dtype].itemsize
+    price, size = task.price, DTYPES[task.dtype].itemsize
     sent_bytes, calls = recorded(recorder, process.padding())
     is_cuda = process.device.type == "cuda"
     usage = process.usage()
@@ -351,14 +352,13 @@ def _report(
         return None
     every = {name: [one[name] for one in of_all] for name in own}
     worst = (None, "") if errors is None else max(every["worst"])
-    steps = max(task.num_steps - 1, 1)
     return Executed(
         plan=plan_string(job.strategy, job.plan_options), model=job.model.name,
         scale=task.scale, dtype=task.dtype, device=process.device.type,
         num_processes=job.num_processes, sequence_length=job.sequence_length,
         global_batch_size=job.global_batch_size, losses=tuple(losses),
-        time_parts_s={name: time_s / steps for name, time_s in process.time_parts_s.items()},
-        communication_s=waited_s / steps,
+        time_parts_s={part: time_s for (part, axis), time_s in times.items() if not axis},
+        communication_s=sum(time_s for (_, axis), time_s in times.items() if axis),
         sent=rows_of(calls, sent_bytes, derived(job, size)),
         num_stream_passes=sum(every["passes"]), wrong_passes=sum(every["wrong"]),
         kept_bytes=sum(every["kept"]) / len(of_all),
@@ -367,6 +367,8 @@ def _report(
         allocated_bytes=float(max(every["allocated"])) if is_cuda else None,
         is_checked=task.checks, loss_error=None if errors is None else errors[0],
         gradient_error=worst[0], worst_weight=worst[1],
-        tolerance=TOLERANCE[task.dtype] if task.checks else None, predicted_s=task.predicted_s,
+        tolerance=TOLERANCE[task.dtype] if task.checks else None,
+        predicted_s=None if price is None else (price.step_time_s, *interval_of(price)),
+        parts=part_times(price, job, times) if price else (),
         notes=job.notes,
     )  # fmt: skip

@@ -7,7 +7,7 @@ FSDP and pipelines really send, not what they mean to. Layers state the site and
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -84,8 +84,8 @@ class Recorder(TorchDispatchMode):
         self.passes: list[StreamPass] = []
         self.streamed_bytes = 0
         """Bytes of the sends of streams, as they passed by [bytes]."""
-        self.waited_s = 0.0
-        """Time in collectives of layers, and waiting for what a stream brings [s]."""
+        self.waited_s: defaultdict[str, float] = defaultdict(float)
+        """Time in collectives of layers, and waiting for what a stream brings, by axis [s]."""
         self._labels: list[Label] = []
         self._expected: dict[int, Label] = {}
 
@@ -100,17 +100,17 @@ class Recorder(TorchDispatchMode):
         """Label the collectives made inside."""
         self._labels.append(Label(axis, site, phase, is_counted))
         try:
-            with self.waiting():
+            with self.waiting(axis):
                 yield
         finally:
             self._labels.pop()
 
     @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Add the time of what is inside to that of communication."""
+    def waiting(self, axis: str) -> Iterator[None]:
+        """Add the time of what is inside to that of communication over an axis."""
         start_s = time.perf_counter()
         yield
-        self.waited_s += time.perf_counter() - start_s
+        self.waited_s[axis] += time.perf_counter() - start_s
 
     @contextmanager
     def recording(self, *, is_on: bool = True) -> Iterator[None]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from torch.distributed.tensor import DTensor
 from meshwright.graph.op import Phase
 from meshwright.run.dry.moments import Category, Usage
 from meshwright.run.layers.loss import cross_entropy
-from meshwright.run.mesh import Mesh, groups_of
+from meshwright.run.mesh import Axis, Mesh, groups_of
 from meshwright.run.model import Chunk, draw
 from meshwright.run.pipelines import LabelledStage, schedule_of
 from meshwright.run.sharded import stages_of
@@ -49,7 +50,8 @@ class Process:
             for stage in self.stages:
                 _shard(stage, mesh)
         self.optimizer = optimizer_of(iter(self.parameters.values()))
-        self.time_parts_s: defaultdict[str, float] = defaultdict(float)
+        self.time_parts_s: defaultdict[tuple[str, str], float] = defaultdict(float)
+        """Seconds by part, and by part and axis those of them in collectives."""
         self.of_pipeline = self._of_pipeline() if mesh["pp"].size > 1 else []
         if self.of_pipeline:
             self.schedule = schedule_of(
@@ -77,11 +79,13 @@ class Process:
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
         """Add the time of what is inside to a part of the step."""
-        start_s = time.perf_counter()
+        start_s, waited_s = time.perf_counter(), dict(self.mesh.recorder.waited_s)
         yield
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        self.time_parts_s[part] += time.perf_counter() - start_s
+        self.time_parts_s[part, ""] += time.perf_counter() - start_s
+        for axis, total_s in self.mesh.recorder.waited_s.items():
+            self.time_parts_s[part, axis] += total_s - waited_s.get(axis, 0.0)
 
     def gradients(self, tokens: Tensor) -> float:
         """Return the mean loss of all tokens, after the gradients of a step are complete.
@@ -246,18 +250,40 @@ def _shard(stage: Chunk, mesh: Mesh) -> None:
             if of_experts is None:
                 unsharded |= set(module.parameters())
             else:
-                _unit(module, of_experts, reshards, set())
+                _unit(module, of_experts, reshards, set(), mesh["edp_shard"])
     dense = _device_mesh(mesh, "dp_shard*cp")
     for layer in stage.layers.values():
-        _unit(layer, dense, reshards, unsharded)
-    _unit(stage, dense, reshards, unsharded)
+        _unit(layer, dense, reshards, unsharded, mesh["dp_shard*cp"])
+    _unit(stage, dense, reshards, unsharded, mesh["dp_shard*cp"])
 
 
-def _unit(module: nn.Module, mesh: Any, reshards: bool, unsharded: set[nn.Parameter]) -> None:
+def _unit(
+    module: nn.Module, mesh: Any, reshards: bool, unsharded: set[nn.Parameter], axis: Axis
+) -> None:
     made: Any = fully_shard(module, mesh=mesh, reshard_after_forward=reshards,
                             ignored_params=unsharded or None)  # fmt: skip
     made.set_gradient_divide_factor(1.0)
     made.set_force_sum_reduction_for_comms(True)
+    if mesh.device_type == "cpu" and hasattr(made, "set_custom_all_gather"):  # PyTorch 2.9
+        made.set_custom_all_gather(Timed(axis, dist.all_gather_into_tensor))
+        made.set_custom_reduce_scatter(Timed(axis, dist.reduce_scatter_tensor))
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A collective of FSDP with a clock; on CPUs it has ended when it returns."""
+
+    axis: Axis
+    call: Callable[..., Any]
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Return its buffer."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, **named: Any) -> Any:
+        """Make the collective."""
+        with self.axis.recorder.waiting(self.axis.name):
+            return self.call(output_tensor, input_tensor, **named)
 
 
 def _device_mesh(mesh: Mesh, shards: str) -> DeviceMesh | None:

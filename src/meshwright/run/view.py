@@ -25,11 +25,27 @@ def executed_page(found: Executed) -> Page:
             Section("sent", "What was sent in a step, and what do the shardings say?",
                     [sent_table([("", found.sent)])] if found.sent
                     else [Text("One process sends nothing.")]),
+            *([Section("parts", "Is each part as fast as predicted?", [_parts(found), Text(APART)])]
+              if found.parts else []),
             Section("losses", "How did the loss go?", [Table(("step>", "loss>"), losses)]),
             Section("notes", "What differs from the plan?",
                     [Text(note) for note in found.notes] or [Text("Nothing.")]),
         ],
     )  # fmt: skip
+
+
+APART = ("Measured: medians over the steps after the first, on the first process. Layers wait for "
+         "each collective, and for its slowest member; what is left of the passes is computation. "
+         "Collectives that PyTorch makes inside the passes are compared with it. The interval of "
+         "a part is that of the step, in proportion.")  # fmt: skip
+
+
+def _parts(found: Executed) -> Table:
+    """Return the parts as priced, beside those measured."""
+    rows = [(one.part, one.predicted_s, f"{format_seconds(one.low_s)} to "
+             f"{format_seconds(one.high_s)}", one.measured_s, "yes" if one.is_within else "NO")
+            for one in found.parts]  # fmt: skip
+    return Table(("part", "predicted [s]", "interval", "measured [s]", "within"), rows)
 
 
 def sent_table(groups: Iterable[tuple[str, Iterable[Sent]]]) -> Table:
@@ -60,14 +76,13 @@ def _tiles(found: Executed) -> Iterator[Tile]:
     yield Tile("Where does the time go?", f"{found.dtype}, {found.global_batch_size} x "
                f"{found.sequence_length} tokens", label="time", part=parts)  # fmt: skip
     if found.communication_s:
-        waits = (
-            f"{format_seconds(found.communication_s)} of it in collectives of layers and streams"
-        )
+        waits = f"{format_seconds(found.communication_s)} of it in collectives and streams"
         yield Tile("How much is communication?", waits, label="waits")
     if found.predicted_s is not None:
         time_s, low_s, high_s = map(format_seconds, found.predicted_s)
         yield Tile("Is it as fast as predicted?", f"{format_seconds(found.step_time_s)} a step; "
-                   f"predicted {time_s} ({low_s} to {high_s})", label="predicted")  # fmt: skip
+                   f"predicted {time_s} ({low_s} to {high_s})", "", "parts", label="predicted",
+                   part=_parts(found))  # fmt: skip
     memory = (
         f"a process keeps {format_bytes(found.kept_bytes)} of activations, "
         f"{format_bytes(found.derived_kept_bytes)} derived"

@@ -165,6 +165,6 @@ class Stream:
         recorder.passes.append(StreamPass(self.axis.name, is_reversed, tuple(log), most_held))
 
     def _wait(self, pending: list[Any]) -> None:
-        with self.axis.recorder.waiting():
+        with self.axis.recorder.waiting(self.axis.name):
             for request in pending:
                 request.wait()
