@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property, lru_cache
@@ -404,6 +404,9 @@ class ProblemOf(ABC, Generic[Work]):
 @dataclass(frozen=True)
 class Problem(ProblemOf[Training]):
     """A training step to be priced."""
+
+    constants_under: Callable[[str], Calibration] | None = None
+    """Constants under another framework, by its name; None: those of the problem."""
 
     @property
     def pass_length(self) -> int:

@@ -5,17 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from meshwright.base.errors import Fault, UnsupportedError
+from meshwright.base.errors import Fault, SpecError, UnsupportedError
 from meshwright.base.files import write_all
 from meshwright.frameworks.framework import Files
 from meshwright.frameworks.framework import exporters as exporters
 from meshwright.frameworks.launchers import with_launcher
 from meshwright.train.answer import Plan
+from meshwright.train.price import plan_under
 
 
 def refusals(plan: Plan, target: str) -> list[Fault]:
-    """Return everything of a plan that a target cannot express."""
-    return list(exporters[target].refusals(plan))
+    """Return everything of a plan that a target cannot express, or that has no memory there."""
+    try:
+        return list(exporters[target].refusals(_under(plan, target)))
+    except SpecError as error:
+        return list(exporters[target].refusals(plan)) or list(error.faults)
+
+
+def _under(plan: Plan, target: str) -> Plan:
+    """Return a plan as the framework of a target runs it, with its own price."""
+    framework = exporters[target].catalog
+    return plan_under(plan, framework) if framework else plan
 
 
 def rendered(plan: Plan, target: str, launcher: str | None = None) -> Files:
@@ -33,6 +43,7 @@ def rendered(plan: Plan, target: str, launcher: str | None = None) -> Files:
     if faults:
         lines = "\n".join(f"  - {fault}" for fault in faults)
         raise UnsupportedError(f"{title} cannot express this plan\n{lines}", faults)
+    plan = _under(plan, target)
     if launcher is None:
         return exporter.render(plan)
     if not exporter.is_text:

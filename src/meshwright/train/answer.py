@@ -156,6 +156,17 @@ class Estimate(Brief):
         lacking = self.device_shortage_bytes
         return not self.host_shortage_bytes and 0.0 < lacking <= self.margin_bytes
 
+    def shortage_in_words(self) -> str:
+        """Return the memory that a strategy needs and lacks; empty: it fits."""
+        needs = []
+        if self.device_shortage_bytes:
+            sizes = map(format_bytes, (self.memory_bytes, self.memory_capacity_bytes))
+            needs.append(" of ".join(sizes))
+        if self.host_shortage_bytes and self.host_capacity_bytes_per_device is not None:
+            host = (self.host_bytes_per_device, self.host_capacity_bytes_per_device)
+            needs.append(" of ".join(map(format_bytes, host)) + " on the host")
+        return "needs " + " and ".join(needs) if needs else ""
+
     def brief(self) -> str:
         """Return the verdict on memory, and the speed."""
         used, room = format_bytes(self.memory_bytes), format_bytes(self.memory_capacity_bytes)
@@ -211,10 +222,28 @@ class Placement(Brief):
 
 
 @dataclass(frozen=True)
+class FrameworkPrice(Brief):
+    """A plan under one framework of the catalog, in its usual version: its price, or a reason."""
+
+    framework: str
+    step_time_s: float | None = None
+    """Step time as the framework runs it [s]; None: a rule is against it."""
+    memory_bytes: float | None = None
+    """Memory of the fullest device there [bytes]; None: a rule is against it."""
+    why_not: str = ""
+    """Rule against the plan, or the memory that it needs there; empty: the framework starts it."""
+
+    @property
+    def launches(self) -> bool:
+        """Whether the framework starts the plan."""
+        return not self.why_not
+
+
+@dataclass(frozen=True)
 class Candidate(Brief):
     """One way to do the work, priced."""
 
-    DERIVED: ClassVar[Mapping[str, str]] = {"plan": "text"}
+    DERIVED: ClassVar[Mapping[str, str]] = {"plan": "text", "launches_with": "launches_with"}
     strategy: Strategy
     plan_options: PlanOptions
     estimate: Estimate
@@ -222,8 +251,13 @@ class Candidate(Brief):
     """Placement on a grid; None elsewhere, and where the axes fit no blocks."""
     simulated_s: float | None = None
     """Step time of a simulation in which messages share links [s]; None: not simulated."""
-    launches_with: tuple[str, ...] = ()
-    """Frameworks of the catalog, in their usual version, that can start it."""
+    frameworks: tuple[FrameworkPrice, ...] = ()
+    """The plan under each framework that runs on the chips."""
+
+    @property
+    def launches_with(self) -> tuple[str, ...]:
+        """Frameworks that can start it, and have the memory for it."""
+        return tuple(entry.framework for entry in self.frameworks if entry.launches)
 
     @property
     def text(self) -> str:

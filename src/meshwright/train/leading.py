@@ -23,9 +23,9 @@ from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import PlanOptions, Strategy, stack
 from meshwright.train.answer import Candidate, OperatorPlan
 from meshwright.train.families import AllFamilies
+from meshwright.train.launched import Chosen, Frameworks, rule_against
 from meshwright.train.measured.factors import PLAN_ERROR
 from meshwright.train.price import above_caps, candidate, candidates
-from meshwright.train.question import launched_by, launches_with, starts
 from meshwright.train.search import (
     MOST_MORE,
     SearchResult,
@@ -111,6 +111,12 @@ class Placer:
         """Return one strategy with its final price."""
         return candidate(problem, strategy, plan_options)
 
+    def prices(self, problem: Problem, chosen: Chosen) -> list[Candidate]:
+        """Return strategies with their final prices."""
+        if not self.has_placement(problem):
+            return candidates(problem, chosen)
+        return [self.price(problem, *entry) for entry in chosen]
+
     def check_operators(self, problem: Problem) -> None:
         """Refuse a problem that cannot have a strategy for each operator.
 
@@ -152,7 +158,7 @@ def lead(
     Within the error of plans against each other (``PLAN_ERROR`` of the fastest) the simplest plan
     comes first, by :func:`~meshwright.search.leading.complexity`, of those that use no fewer
     devices than the fastest; faster plans follow. Without a requested framework, plans that
-    some framework starts come before those that start nowhere.
+    some framework starts, with its own memory, come before those that start nowhere.
 
     Parameters
     ----------
@@ -164,19 +170,37 @@ def lead(
     leaders = placer.best(
         space, top=top, progress=progress, among=among, num_simulated=num_simulated
     )
+    frameworks = Frameworks(space.problem, placer.prices)
     if not (leaders.placed and leaders.coverage.is_complete):
-        return leaders, ()
+        return _with_frameworks(leaders, frameworks), ()
+    leaders, notes = _first(space, leaders, placer, frameworks, simplest, num_simulated)
+    return _with_frameworks(leaders, frameworks), notes
+
+
+def _with_frameworks(leaders: Leaders, frameworks: Frameworks) -> Leaders:
+    """Return leaders that say which frameworks start each of them."""
+    known = frameworks.added(entry.candidate for entry in leaders.placed)
+    placed = [replace(entry, candidate=one)
+              for entry, one in zip(leaders.placed, known, strict=True)]  # fmt: skip
+    return replace(leaders, placed=tuple(placed))
+
+
+def _first(
+    space: SearchSpace, leaders: Leaders, placer: Placer, frameworks: Frameworks, simplest: bool,
+    num_simulated: int,
+) -> tuple[Leaders, tuple[str, ...]]:  # fmt: skip
+    """Return complete leaders with the recommended plan in front, and the notes on it."""
     if not simplest and leaders.fastest is not None:
         leaders = _led_by(leaders.fastest, leaders)
     if leaders.best.placement is not None:
-        return _lead_placed(space, leaders, placer, num_simulated)
-    best, starts = leaders.best, _starting(space, leaders)
+        return _lead_placed(space, leaders, placer, frameworks, num_simulated)
+    best, starts = leaders.best, _starting(leaders, frameworks)
     limit_s = leaders.result.found[0].time_s * (1.0 + PLAN_ERROR)
     first, best_starts = None, starts(leaders.placed[0].found)
     if simplest:
         first = _simplest(space, leaders, limit_s, starts)
     if first is None and not best_starts:
-        first = _fastest_that_starts(space, leaders, starts)
+        first = _fastest_that_starts(space, leaders, frameworks, starts)
     if first is None:
         return leaders, ()
     placed = Placed(first, candidate(space.problem, first.strategy, first.plan_options))
@@ -184,7 +208,7 @@ def lead(
 
 
 def _lead_placed(
-    space: SearchSpace, leaders: Leaders, placer: Placer, num_simulated: int
+    space: SearchSpace, leaders: Leaders, placer: Placer, frameworks: Frameworks, num_simulated: int
 ) -> tuple[Leaders, tuple[str, ...]]:
     """Return placed leaders and notes: a plan that some framework starts comes first.
 
@@ -192,31 +216,26 @@ def _lead_placed(
     framework, such as a wafer, the order stays.
     """
     problem, best, first = space.problem, leaders.best, None
-    if problem.workload.software.launches is not None or best.launches_with:
+    is_named = problem.workload.software.launches is not None
+    if is_named or frameworks.starts(best.strategy, best.plan_options):
         return leaders, ()
     limit_s = math.inf
-    for _, work in launched_by(problem):
-        asked = placer.space(replace(problem, workload=work), space.choices)
+    for asked in frameworks.problems:
         try:
-            found = placer.best(asked, top=1, num_simulated=num_simulated)
+            found = placer.best(
+                placer.space(asked, space.choices), top=1, num_simulated=num_simulated
+            )
         except InfeasibleError:
             continue
         if found.placed and found.best.estimate.step_time_s <= limit_s:
             first, limit_s = found.placed[0], found.best.estimate.step_time_s
     if first is None:
         return leaders, ()
-    first = replace(first, candidate=_as_asked(problem, first.candidate))
+    plan = placer.price(problem, first.candidate.strategy, first.candidate.plan_options)
+    if not plan.estimate.fits:
+        return leaders, ()
+    first = replace(first, candidate=plan)
     return _led_by(first, leaders), _named(space, first, best)
-
-
-def _as_asked(problem: Problem, plan: Candidate) -> Candidate:
-    """Return a plan priced for a framework, with the interval of a question without one."""
-    price, plain = plan.estimate, candidate(problem, plan.strategy, plan.plan_options).estimate
-    if plain.interval_s is None:
-        return plan
-    fastest, slowest = (end / plain.step_time_s for end in plain.interval_s)
-    interval_s = fastest * price.step_time_s, slowest * price.step_time_s
-    return replace(plan, estimate=replace(price, interval_s=interval_s))
 
 
 def _led_by(first: Placed, leaders: Leaders) -> Leaders:
@@ -264,37 +283,46 @@ def _complexity(found: Found) -> int:
     return int(complexity(stack([found.strategy]), found.plan_options)[0])
 
 
-def _starting(space: SearchSpace, leaders: Leaders) -> Starts:
+def _starting(leaders: Leaders, frameworks: Frameworks) -> Starts:
     """Return the test whether the requested framework, or else any framework, starts a plan.
 
     Where the files of the requested framework cannot express even the question, any plan passes.
     """
-    problem, software = space.problem, space.problem.workload.software
-    if software.launches is None:
-        return lambda found: bool(launches_with(problem, found.strategy, found.plan_options))
-    name = software.framework.partition("==")[0]
+    problem = frameworks.problem
+    if problem.workload.software.launches is None:
+        return lambda found: frameworks.starts(found.strategy, found.plan_options)
 
     def is_written(found: Found) -> bool:
-        return starts(problem, name, found.strategy, found.plan_options)
+        return not rule_against(problem, found.strategy, found.plan_options)
 
     if any(map(is_written, leaders.result.found[:NUM_TRIED])):
         return is_written
     return lambda found: True
 
 
-def _fastest_that_starts(space: SearchSpace, leaders: Leaders, starts: Starts) -> Found | None:
-    """Return the best plan that the requested framework, or else any framework, starts."""
-    if space.problem.workload.software.launches is not None:
+def _fastest_that_starts(
+    space: SearchSpace, leaders: Leaders, frameworks: Frameworks, starts: Starts
+) -> Found | None:
+    """Return the best plan that the requested framework, or else any framework, starts.
+
+    Each framework is searched as it is: its kernels, its memory. The plan also fits without them.
+    """
+    problem = space.problem
+    if problem.workload.software.launches is not None:
         return next(filter(starts, leaders.result.found), None)
     first, limit_s = None, None
-    for _, work in launched_by(space.problem):
-        asked = replace(space.problem, workload=work)
+    for asked in frameworks.problems:
         try:
             result = search(SearchSpace(asked, space.choices), within_s=limit_s)
         except InfeasibleError:
             continue
-        for found in in_order_of_preference(result.found)[:1]:
-            first, limit_s = found, found.time_s
+        tried = [found for found in in_order_of_preference(result.found)[:NUM_TRIED]
+                 if not rule_against(asked, found.strategy, found.plan_options)]  # fmt: skip
+        prices = candidates(problem, [(found.strategy, found.plan_options) for found in tried])
+        for found, price in zip(tried, prices, strict=True):
+            if price.estimate.fits:
+                first, limit_s = found, found.time_s
+                break
     return first
 
 

@@ -26,6 +26,7 @@ from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
 from meshwright.train.answer import Candidate, Estimate, Front, Plan, Replan, Robustness
 from meshwright.train.families import PricedBlock
+from meshwright.train.launched import Frameworks
 from meshwright.train.leading import (
     CLOSED_FORM,
     NUM_SIMULATED,
@@ -249,7 +250,11 @@ def front(
         problem.model,
         problem.system,
         problem.workload,
-        tuple(candidates(problem, [(one.strategy, one.plan_options) for one in found.found])),
+        tuple(
+            Frameworks(problem, candidates).added(
+                candidates(problem, [(one.strategy, one.plan_options) for one in found.found])
+            )
+        ),
         tuple(found.unknown),
         version=version(),
         command=command,

@@ -30,7 +30,8 @@ def plan_faults(plan: Plan) -> list[Fault]:
 def _upgrade(data: dict[str, Any]) -> None:
     """Bring a plan of an earlier version up to date.
 
-    The time that a power cap costs was added; strategy and plan options lay in a list of segments.
+    The time that a power cap costs was added; strategy and plan options lay in a list of segments;
+    frameworks had no price of their own.
     """
     runners_up, why_not = (
         [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
@@ -44,6 +45,9 @@ def _upgrade(data: dict[str, Any]) -> None:
             case [{"strategy": strategy, "plan_options": plan_options}]:
                 del candidate["segments"]
                 candidate |= {"strategy": strategy, "plan_options": plan_options}
+        names = candidate.get("launches_with")
+        if isinstance(names, list) and "frameworks" not in candidate:
+            candidate["frameworks"] = [{"framework": name} for name in names]
         price = candidate.get("estimate")
         parts = price.get("time_parts_s") if isinstance(price, dict) else None
         if isinstance(parts, dict):

@@ -30,9 +30,10 @@ from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
 from meshwright.train.answer import Candidate, Estimate, Placement, Plan, WhyNot
+from meshwright.train.launched import Chosen, Frameworks, framework_of
 from meshwright.train.measured.factors import PLAN_ERROR, Factors
 from meshwright.train.measured.trials import with_measured_interval
-from meshwright.train.question import check_problem, launches_with, make_problem
+from meshwright.train.question import check_problem, make_problem, under
 
 
 def candidate(problem: Problem, strategy: Strategy, plan_options: PlanOptions) -> Candidate:
@@ -40,7 +41,7 @@ def candidate(problem: Problem, strategy: Strategy, plan_options: PlanOptions) -
     return candidates(problem, [(strategy, plan_options)])[0]
 
 
-def candidates(problem: Problem, chosen: Sequence[tuple[Strategy, PlanOptions]]) -> list[Candidate]:
+def candidates(problem: Problem, chosen: Chosen) -> list[Candidate]:
     """Return strategies with their full price; those of equal plan options are one column."""
     found: dict[int, Candidate] = {}
     for plan_options in dict.fromkeys(plan_options for _, plan_options in chosen):
@@ -56,9 +57,7 @@ def candidate_of(
     fidelity: str = "closed_form",
 ) -> Candidate:  # fmt: skip
     """Return one row of priced columns as a candidate of a plan."""
-    frameworks = launches_with(problem, strategy, priced.plan_options)
-    price = estimate_of(problem, priced, row, fidelity)
-    return Candidate(strategy, priced.plan_options, price, launches_with=frameworks)
+    return Candidate(strategy, priced.plan_options, estimate_of(problem, priced, row, fidelity))
 
 
 def estimate_of(
@@ -320,7 +319,11 @@ def estimate(
     least_devices = float(problem.least_devices(strategy.num_devices))
     if checks_power and idles_above_cap(problem.system, least_devices):
         raise InfeasibleError(above_caps(problem.system, least_devices))
-    only = price(problem, strategy, plan_options)
+
+    def prices(problem: Problem, chosen: Chosen) -> list[Candidate]:
+        return [price(problem, *entry) for entry in chosen]
+
+    (only,) = Frameworks(problem, prices).added(prices(problem, [(strategy, plan_options)]))
     if factors is not None:
         only = with_measured_interval(problem, only, factors)
     plan = Plan(
@@ -336,6 +339,23 @@ def estimate(
         command=command,
     )
     return lawful(plan, facts_of(plan))
+
+
+def plan_under(plan: Plan, framework: str) -> Plan:
+    """Return a plan as a framework runs it: its software, and its price of the same strategy.
+
+    A plan that was asked for the framework stays as it is.
+
+    Raises
+    ------
+    SpecError
+        The framework does not run on the chips, or not with what the question states.
+    """
+    if framework_of(plan.workload) == framework:
+        return plan
+    asked, best = under(plan.problem, framework), plan.best
+    price = candidate(asked, best.strategy, best.plan_options).estimate
+    return replace(plan, workload=asked.workload, best=replace(best, estimate=price))
 
 
 def facts_of(plan: Plan) -> Iterator[TrainingFacts]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 from meshwright.base.errors import Fault, SpecError
@@ -32,13 +33,13 @@ from meshwright.sharding.strategy import (
     make_strategy,
     stack,
 )
+from meshwright.spec.calibration import Calibration
 from meshwright.spec.declaration import Provenance
 from meshwright.spec.framework import UNNAMED, Framework
 from meshwright.spec.model import REGIONS, ModelSpec
 from meshwright.spec.system import ChipSpec, SystemSpec
 from meshwright.spec.workload import BYTES_OF, Precision, SoftwareStack, Training
 from meshwright.train.measured.factors import Factors
-from meshwright.train.writing import AskedStrategy, written_faults
 
 
 def training(system: SystemSpec | str, *, has_run: bool = False, **fields: Any) -> Training:
@@ -63,6 +64,10 @@ def training(system: SystemSpec | str, *, has_run: bool = False, **fields: Any) 
     spec = load_system(system) if isinstance(system, str) else system
     framework, optimizer = fields.pop("framework", None), fields.pop("optimizer", None)
     types, gradients = fields.pop("precision", None), fields.pop("gradient_dtype", None)
+    given = {"optimizer": optimizer, "gradient_dtype": gradients}
+    names = [name for name, value in given.items() if value is not None]
+    switches = fields.get("software", SoftwareStack()).model_fields_set
+    fields["stated"] = (*names, *sorted(f"software.{name}" for name in switches))
     if isinstance(framework, str):
         framework = load_framework(framework)
     if not isinstance(types, Precision):
@@ -92,6 +97,38 @@ def training(system: SystemSpec | str, *, has_run: bool = False, **fields: Any) 
         raise SpecError(Fault("gradient_dtype", message, "leave it out"))
     optimizer = optimizer if gradients is None else optimizer.with_gradients(gradients)
     return Training(optimizer=optimizer, precision=types, **fields)
+
+
+def under(problem: Problem, framework: str) -> Problem:
+    """Return a problem as it is with another framework: what the question states stays.
+
+    Raises
+    ------
+    SpecError
+        The framework does not run on the chips, not in the precision, or not with what is stated.
+    """
+    work, system = problem.workload, problem.system
+    software, usual = work.software, SoftwareStack()
+    stated = work.stated
+    if stated is None:
+        differing = [name for name in SoftwareStack.model_fields
+                     if getattr(software, name) != getattr(usual, name)]  # fmt: skip
+        stated = ("optimizer", *(f"software.{name}" for name in differing))
+    kept = {name: getattr(software, name) for name in SoftwareStack.model_fields
+            if f"software.{name}" in stated and name not in ("framework", "launches")}  # fmt: skip
+    gradients = "fp32" if work.optimizer.gradient_bytes_per_param > BYTES_OF["bf16"] else "bf16"
+    others = {name: getattr(work, name) for name in Training.model_fields
+              if name not in ("kind", "optimizer", "software", "stated")}  # fmt: skip
+    asked = training(
+        system, framework=framework, software=SoftwareStack(**kept),
+        optimizer=work.optimizer if "optimizer" in stated else None,
+        gradient_dtype=gradients if "gradient_dtype" in stated else None, **others,
+    )  # fmt: skip
+    constants = problem.calibration
+    if problem.constants_under is not None:
+        constants = problem.constants_under(asked.software.framework)
+    asked = _with_adapters(_with_stored_weights(asked, problem.model), problem.model)
+    return replace(problem, workload=asked, calibration=constants)
 
 
 def switched_on(workload: Training) -> Training:
@@ -171,11 +208,12 @@ _REFINED = {
 """Options that refine one kind of recomputation."""
 
 
-def frameworks_on(chip: ChipSpec) -> list[str]:
-    """Return the frameworks of the catalog that run on a chip."""
-    return [
-        name for name in framework_names() if chip.vendor in load_framework(name).launches.vendors
-    ]
+def frameworks_on(chip: ChipSpec, dtype: str | None = None) -> list[str]:
+    """Return the frameworks of the catalog that run on a chip, and train in a precision."""
+    known = {name: load_framework(name).launches for name in framework_names()}
+    return [name for name, launches in known.items()
+            if chip.vendor in launches.vendors
+            and (dtype is None or dtype in launches.precisions)]  # fmt: skip
 
 
 def _check_framework(
@@ -209,10 +247,17 @@ def make_problem(
     _check_caps(system_spec)
     workload = _with_adapters(_with_stored_weights(workload, model_spec), model_spec)
     model_spec.check_length(workload.sequence_length, "sequence_length")
-    constants = load_calibration(system_spec.chip.family, calibration, workload.software.framework)
-    if factors is not None:
-        constants = factors.applied(constants)
-    return Problem(model_spec, system_spec, workload, constants)
+    known = partial(_constants, system_spec.chip.family, calibration, factors)
+    constants = known(workload.software.framework)
+    return Problem(model_spec, system_spec, workload, constants, constants_under=known)
+
+
+def _constants(
+    family: str, calibration: str, factors: Factors | None, framework: str
+) -> Calibration:
+    """Return the constants under a framework, and under measured factors."""
+    constants = load_calibration(family, calibration, framework)
+    return constants if factors is None else factors.applied(constants)
 
 
 def _with_stored_weights(workload: Training, model: ModelSpec) -> Training:
@@ -322,12 +367,10 @@ def check_fixed(problem: Problem, allowed: Mapping[str, Sequence[object]]) -> No
         if name in tried and value not in tried[name]
     ]
     launches, architecture = problem.workload.software.launches, problem.model.architecture
+    precision = problem.workload.precision
     if launches is not None and not launches.has_model(architecture):
-        others = [
-            name
-            for name, work in launched_by(problem)
-            if work.software.launches is not None and work.software.launches.has_model(architecture)
-        ]
+        others = [name for name in frameworks_on(problem.system.chip, precision.matmul)
+                  if load_framework(name).launches.has_model(architecture)]  # fmt: skip
         message = f"{problem.workload.software.framework} has no model of the architecture"
         faults.append(
             Fault("framework", f"{message} {architecture}", f"{', '.join(others) or 'none'}")
@@ -346,38 +389,6 @@ def check_fixed(problem: Problem, allowed: Mapping[str, Sequence[object]]) -> No
             faults.append(Fault("micro_batch_size", message, f"at most {batch}"))
     if faults:
         raise SpecError(faults)
-
-
-def launches_with(
-    problem: Problem, strategy: Strategy, plan_options: PlanOptions
-) -> tuple[str, ...]:
-    """Return the frameworks of the catalog, in their usual version, that can start a strategy."""
-    return tuple(
-        name for name, asked in launched_by(problem)
-        if starts(replace(problem, workload=asked), name, strategy, plan_options)
-    )  # fmt: skip
-
-
-def starts(problem: Problem, name: str, strategy: Strategy, plan_options: PlanOptions) -> bool:
-    """Tell whether the framework of a question starts a strategy, and its export can express it."""
-    model, work = problem.model, problem.workload
-    case = Case(model, work, plan_options, stack([strategy]))
-    if any(rule.breaks(case).any() for rule in launching.rules()):
-        return False
-    return not any(
-        written_faults(name, AskedStrategy(model, problem.system, work, strategy, plan_options))
-    )
-
-
-def launched_by(problem: Problem) -> Iterator[tuple[str, Training]]:
-    """Yield the frameworks with the chip and the precision, and the work under their rules."""
-    chip, work = problem.system.chip, problem.workload
-    for name in framework_names():
-        launches = load_framework(name).launches
-        if chip.vendor in launches.vendors and work.precision.matmul in launches.precisions:
-            changes = {"framework": name, "launches": launches}
-            software = work.software.model_copy(update=changes)
-            yield name, work.model_copy(update={"software": software})
 
 
 def tried_degrees(problem: Problem) -> dict[str, set[int]]:

@@ -15,6 +15,7 @@ from meshwright.train.answer import (
     Comparison,
     Deadline,
     Estimate,
+    FrameworkPrice,
     Front,
     HotLink,
     Placement,
@@ -93,18 +94,38 @@ def efficiency_in_words(best: Candidate) -> str:
 
 
 def launches_in_words(plan: Plan) -> str:
-    """Return the frameworks that can start the plan, and the one it was priced for, in words."""
-    stated, names = plan.workload.software.framework, plan.best.launches_with
-    if stated:
-        others = [name for name in names if name != stated.partition("==")[0]]
-        how = "".join(f", {switch} on" for switch in switches_in_words(plan))
-        if (parts := plan.workload.software.logit_tiles) > 1:
-            how += f", loss in {parts} parts"
-        if stated.partition("==")[0] in WRITTEN and len(others) == len(names):
-            how += ", but no file of it expresses the plan (export says why)"
-        return f"with {stated}, as asked{how}" + (f"; also {', '.join(others)}" if others else "")
-    text = f"with {', '.join(names)}" if names else "with no framework of the catalog"
-    return f"{text}; no framework assumed (set --framework)"
+    """Return the frameworks that start the plan with their own price, in words.
+
+    Frameworks whose memory alone is against it are named with that; rules are in the details.
+    """
+    stated = plan.workload.software.framework
+    own = stated.partition("==")[0]
+    listed = [entry for entry in plan.best.frameworks if entry.framework != own]
+    names: dict[str, list[str]] = {}
+    for entry in listed:
+        if entry.launches:
+            names.setdefault(price_in_words(entry), []).append(entry.framework)
+    starts = "; ".join(", ".join(found) + price for price, found in names.items())
+    lacks = ", ".join(f"{entry.framework} ({entry.why_not})" for entry in listed
+                      if not entry.launches and entry.memory_bytes is not None)  # fmt: skip
+    lacks = f"; not with {lacks}" if lacks else ""
+    if not stated:
+        text = f"with {starts}" if starts else "with no framework of the catalog"
+        return f"{text}{lacks}; no framework assumed (set --framework)"
+    how = "".join(f", {switch} on" for switch in switches_in_words(plan))
+    if (parts := plan.workload.software.logit_tiles) > 1:
+        how += f", loss in {parts} parts"
+    asked = next((entry for entry in plan.best.frameworks if entry.framework == own), None)
+    if own in WRITTEN and asked is not None and asked.why_not and asked.memory_bytes is None:
+        how += ", but no file of it expresses the plan (export says why)"
+    return f"with {stated}, as asked{how}" + (f"; also {starts}" if starts else "") + lacks
+
+
+def price_in_words(entry: FrameworkPrice) -> str:
+    """Return the time and the memory of a plan under a framework, where they are known."""
+    if entry.step_time_s is None or entry.memory_bytes is None:
+        return ""
+    return f" {format_seconds(entry.step_time_s)} in {format_bytes(entry.memory_bytes)}"
 
 
 def verified_in_words(found: Verified) -> str:

@@ -141,9 +141,19 @@ def sections_of(
         Section("sure", "How sure is it?", list(_sure_parts(plan))),
         Section("cost", "What does it cost?", list(_cost_parts(plan))),
         Section("launch", "What to launch",
-                list(launch_parts(launches, launch_files, launch_command))),
+                [*_under_frameworks(plan.best),
+                 *launch_parts(launches, launch_files, launch_command)]),
     )  # fmt: skip
     return [section for section in sections if section.parts]
+
+
+def _under_frameworks(best: Candidate) -> Iterator[Table]:
+    """Yield the table of the plan under each framework, or the reason against it."""
+    if best.frameworks:
+        rows = [(entry.framework, entry.step_time_s, entry.memory_bytes, entry.why_not)
+                for entry in best.frameworks]  # fmt: skip
+        yield Table(("framework", "step [s]", "memory [bytes]", "why not"), rows,
+                    "The plan as each framework runs it")  # fmt: skip
 
 
 # ------------------------------------------------------------------------------- the first screen
