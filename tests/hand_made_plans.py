@@ -1,9 +1,12 @@
 """Plans made by hand, for any model and strategy of the catalog."""
 
+from dataclasses import replace
+
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.cost.parts import MemoryPart, TimePart
+from meshwright.frameworks.registry import exporters
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.spec.workload import Training
 from meshwright.train.answer import Candidate, Estimate, Plan
@@ -42,3 +45,10 @@ def build(
     return Plan(
         spec, load_system(system), work, "uncalibrated", best, fastest_s=2.5, version="0.1.0"
     )
+
+
+def asked_for(plan, target):
+    """Return a plan as if its question had named the framework of a target: it keeps its price."""
+    named = {"framework": exporters[target].catalog}
+    software = plan.workload.software.model_copy(update=named)
+    return replace(plan, workload=plan.workload.model_copy(update={"software": software}))

@@ -865,6 +865,15 @@ def export(asked: ask.Export, call: Call) -> dict[str, str] | list[Path]:
     ))  # fmt: skip
 
 
+def export_warning(asked: ask.Export) -> str:
+    """Return the memory that an exported plan lacks under the framework of its target."""
+    from meshwright.frameworks.registry import exporters, memory_warning
+
+    if asked.plan is None or asked.target not in exporters:
+        return ""
+    return memory_warning(_plan_of(asked.plan), asked.target)
+
+
 def _served(asked: Any) -> dict[str, str] | list[Path]:
     """Return the command of a server for a serving plan, as text or as a written file."""
     from meshwright.ask.declared import needed

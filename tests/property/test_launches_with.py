@@ -1,4 +1,7 @@
-"""A plan launches with a framework if and only if the export to it does not refuse the plan."""
+"""A plan launches with a framework if and only if its export takes it, and it fits there.
+
+What each framework is said to need is what the same question asked with that framework answers.
+"""
 
 import random
 from itertools import count, islice
@@ -7,8 +10,9 @@ import pytest
 from sampled import sampled
 
 import meshwright as mw
+from meshwright.ask.stated import strategy_texts
 from meshwright.base.errors import MeshwrightError
-from meshwright.frameworks.registry import refusals
+from meshwright.frameworks.registry import memory_warning, refusals
 from meshwright.train.writing import TARGETS
 
 MODELS = ("llama3-8b", "gpt2-medium", "qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v2-lite",
@@ -24,7 +28,10 @@ CHOICES = {
 
 
 def drawn(draw):
-    """Return a plan of the search, or the price of a legal strategy; None: there is none."""
+    """Return a question with a plan of the search, or with the price of a legal strategy.
+
+    None: there is none.
+    """
     asked = {"on": draw.choice(SYSTEMS), "seq": draw.choice((1024, 2048)),
              "global_batch": draw.choice((8, 16, 24, 60, 64, 96))}  # fmt: skip
     for share, name, values in (
@@ -37,8 +44,8 @@ def drawn(draw):
     fixed = {name: draw.choice(values) for name, values in CHOICES.items() if draw.random() < 0.6}
     try:
         if is_searched:
-            return mw.plan(model, simulated=0, top=1, **asked)
-        return mw.estimate(model, **asked, **fixed)
+            return asked, mw.plan(model, simulated=0, top=1, **asked)
+        return asked, mw.estimate(model, **asked, **fixed)
     except MeshwrightError:
         return None
 
@@ -47,7 +54,30 @@ def drawn(draw):
 def test_launches_with_is_what_exports_take(seed):
     draw = random.Random(seed)
     found = filter(None, (drawn(draw) for _ in count()))
-    for plan in islice(found, 2):
-        taken = [name for name, target in TARGETS.items() if not refusals(plan, target)]
+    for _, plan in islice(found, 2):
+        taken = [name for name, target in TARGETS.items()
+                 if not refusals(plan, target) and not memory_warning(plan, target)]  # fmt: skip
         claimed = [name for name in TARGETS if name in plan.best.launches_with]
         assert claimed == taken, (plan.model.name, plan.system.name, plan.best.text, plan.workload)
+
+
+@pytest.mark.parametrize("seed", sampled(range(400, 440), 6))
+def test_each_price_is_that_of_the_same_question_with_the_framework(seed):
+    """Time and memory are equal, and what launches fits."""
+    draw = random.Random(seed)
+    asked, plan = next(filter(None, (drawn(draw) for _ in count())))
+    best = plan.best
+    stated = {n: t for n, t in strategy_texts(best.strategy, best.plan_options).items() if t}
+    if best.plan_options.overlap_tensor_parallel:
+        stated["async_tp"] = "on"
+    own = asked.pop("framework", None)
+    for entry in best.frameworks:
+        if entry.framework == own:
+            assert entry.step_time_s in (best.estimate.step_time_s, None)
+        elif entry.step_time_s is not None:
+            answer = mw.estimate(
+                plan.model, framework=entry.framework, **(asked | stated)
+            ).best.estimate
+            assert entry.step_time_s == pytest.approx(answer.step_time_s, rel=1e-9)
+            assert entry.memory_bytes == pytest.approx(answer.memory_bytes, rel=1e-9)
+            assert entry.launches == answer.fits

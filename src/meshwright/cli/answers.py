@@ -178,6 +178,9 @@ def place(args: Any) -> int:
 def export(args: Any) -> int:
     """Write or print the files of a target, or list the targets."""
     made: Any = api.export.answer(args, _call(args))
+    warning = api.export_warning(args)
+    if warning:
+        print(f"warning: {warning}", file=sys.stderr)
     if args.plan is None:
         width = max((len(name) for name in made), default=0)
         show([f"{name:<{width}}  {title}" for name, title in made.items()], made, args.json)
@@ -185,7 +188,7 @@ def export(args: Any) -> int:
         show([text.rstrip("\n") for text in made.values()], made, args.json, is_file=True)
     else:
         paths = [str(path) for path in made]
-        data = {"target": args.target, "files": paths}
+        data = {"target": args.target, "files": paths, "warning": warning}
         show([f"wrote {path}" for path in paths], data, args.json)
     return 0
 

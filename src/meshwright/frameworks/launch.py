@@ -151,6 +151,8 @@ def header(plan: Plan, title: str, notes: Sequence[str] = ()) -> list[str]:
         f"{work.optimizer.state_bytes_per_param:g} bytes per parameter",
         *notes,
     ]
+    if shortage := estimate.shortage_in_words():
+        lines.insert(5, f"warning: does not fit, {shortage}")
     if plan.command:
         lines.append(f"planned with: {plan.command}")
     return [f"# {on_one_line(line)}" for line in lines]

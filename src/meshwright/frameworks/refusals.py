@@ -19,8 +19,8 @@ from meshwright.train.writing import AskedStrategy, batch_faults, launched_fault
 def framework_refusals(plan: Plan, name: str, *, is_written: bool = True) -> list[Fault]:
     """Return the faults of a plan that a framework of the catalog cannot run.
 
-    Those of any target, options that the framework cannot start (``sharding/launching.py``),
-    options that its files cannot express (``train/writing.py``), and memory beyond the device.
+    Those of any target, options that the framework cannot start (``sharding/launching.py``), and
+    options that its files cannot express (``train/writing.py``).
 
     Parameters
     ----------
@@ -29,14 +29,7 @@ def framework_refusals(plan: Plan, name: str, *, is_written: bool = True) -> lis
     """
     written = asked(plan)
     limits = written_faults(name, written) if is_written else launched_faults(written)
-    return [*_devices(plan), *limits, *_launching(plan, load_framework(name)), *_memory(plan, name)]
-
-
-def _memory(plan: Plan, name: str) -> Iterator[Fault]:
-    """Yield the memory that a plan needs beyond that of the device or the host."""
-    if shortage := plan.best.estimate.shortage_in_words():
-        message = f"{shortage} under {plan.workload.software.framework or name}"
-        yield Fault("best.estimate.memory_bytes", message, f"plan with --framework {name}")
+    return [*_devices(plan), *limits, *_launching(plan, load_framework(name))]
 
 
 def asked(plan: Plan) -> AskedStrategy:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from meshwright.base.errors import Fault, SpecError, UnsupportedError
@@ -11,21 +12,42 @@ from meshwright.frameworks.framework import Files
 from meshwright.frameworks.framework import exporters as exporters
 from meshwright.frameworks.launchers import with_launcher
 from meshwright.train.answer import Plan
+from meshwright.train.launched import framework_of
 from meshwright.train.price import plan_under
+from meshwright.train.question import under
 
 
 def refusals(plan: Plan, target: str) -> list[Fault]:
-    """Return everything of a plan that a target cannot express, or that has no memory there."""
+    """Return everything of a plan that a target cannot express, under the target's framework."""
+    exporter = exporters[target]
     try:
-        return list(exporters[target].refusals(_under(plan, target)))
+        return list(exporter.refusals(_asked(plan, exporter.catalog)))
     except SpecError as error:
-        return list(exporters[target].refusals(plan)) or list(error.faults)
+        return list(exporter.refusals(plan)) or list(error.faults)
 
 
-def _under(plan: Plan, target: str) -> Plan:
-    """Return a plan as the framework of a target runs it, with its own price."""
+def _asked(plan: Plan, framework: str) -> Plan:
+    """Return a plan with the software of a framework, and its old price; empty: none has it."""
+    if not framework or framework_of(plan.workload) == framework:
+        return plan
+    return replace(plan, workload=under(plan.problem, framework).workload)
+
+
+def priced_for(plan: Plan, target: str) -> Plan:
+    """Return a plan that a target does not refuse with the price of the target's framework."""
     framework = exporters[target].catalog
     return plan_under(plan, framework) if framework else plan
+
+
+def memory_warning(plan: Plan, target: str) -> str:
+    """Return the memory that a plan lacks under the framework of a target; empty: it fits."""
+    found = priced_for(plan, target)
+    shortage, framework = found.best.estimate.shortage_in_words(), exporters[target].catalog
+    if not shortage:
+        return ""
+    under_it = f" under {found.workload.software.framework or framework}" if framework else ""
+    asked = f"; plan with --framework {framework}" if framework else ""
+    return f"the plan does not fit{under_it}, {shortage}{asked}"
 
 
 def rendered(plan: Plan, target: str, launcher: str | None = None) -> Files:
@@ -43,7 +65,7 @@ def rendered(plan: Plan, target: str, launcher: str | None = None) -> Files:
     if faults:
         lines = "\n".join(f"  - {fault}" for fault in faults)
         raise UnsupportedError(f"{title} cannot express this plan\n{lines}", faults)
-    plan = _under(plan, target)
+    plan = priced_for(plan, target)
     if launcher is None:
         return exporter.render(plan)
     if not exporter.is_text:

@@ -712,9 +712,10 @@ class LinkTable:
 
     def take(self, rows: IntArray, zero_stage: int) -> SyncLinks:
         """Return the collectives of some rows; those that a ZeRO stage leaves unused stay whole."""
-        used = ("all_reduce",) if zero_stage == 0 else (
-            "reduce_scatter", "all_gather", "replicate_all_reduce", "degrees",
-        )  # fmt: skip
+        used = {
+            0: ("all_reduce",),
+            1: ("reduce_scatter", "all_gather", "replicate_all_reduce", "all_reduce", "degrees"),
+        }.get(zero_stage, ("reduce_scatter", "all_gather", "replicate_all_reduce", "degrees"))
         return _each(self.links, lambda name, one: take_rows(one, rows) if name in used else one)
 
 

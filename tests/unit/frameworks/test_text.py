@@ -11,6 +11,7 @@ from math import prod
 from pathlib import Path
 
 import pytest
+from hand_made_plans import asked_for
 
 from meshwright.frameworks import programs
 from meshwright.frameworks.launch import layers_of_chunks
@@ -79,7 +80,8 @@ def text(make_plan):
     """Return a way to render the files of a target, one behind the other."""
 
     def render(target, degrees, plan_options=None, **rest):
-        return "".join(rendered(make_plan(degrees, plan_options, **rest), target).values())
+        plan = asked_for(make_plan(degrees, plan_options, **rest), target)
+        return "".join(rendered(plan, target).values())
 
     return render
 
@@ -117,7 +119,8 @@ def mesh_of(script):
 @pytest.mark.parametrize("target", CASES)
 def test_golden_text(make_plan, target):
     degrees, plan_options, rest = CASES[target]
-    for name, content in rendered(make_plan(degrees, plan_options, **rest), target).items():
+    plan = asked_for(make_plan(degrees, plan_options, **rest), target)
+    for name, content in rendered(plan, target).items():
         assert content == (DATA / "export" / f"{name}.txt").read_text("utf-8")
 
 

@@ -80,7 +80,7 @@ def test_command_writes_and_tells(saved, tmp_path, capsys):
 
 def test_command_as_json(saved, tmp_path, capsys):
     assert main(["export", saved, "torch", "--out", str(tmp_path), "--json"]) == 0
-    record = {"target": "torch", "files": [str(tmp_path / "device_mesh.py")]}
+    record = {"target": "torch", "files": [str(tmp_path / "device_mesh.py")], "warning": ""}
     assert json.loads(capsys.readouterr().out) == record
 
 
