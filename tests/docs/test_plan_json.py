@@ -23,6 +23,7 @@ from meshwright.train.answer import (
     Candidate,
     Deadline,
     Estimate,
+    FrameworkPrice,
     HotLink,
     Placement,
     Plan,
@@ -52,7 +53,8 @@ UNITS = {
 }
 DECLARED = {
     "Plan": (Plan, "proof"),
-    "Candidate": (Candidate, "plan"),
+    "Candidate": (Candidate, "plan", "launches_with"),
+    "FrameworkPrice": FrameworkPrice,
     "Placement": Placement,
     "Hot link": HotLink,
     "Strategy": StrategyOf,

@@ -76,9 +76,12 @@ def start_of_plan(plan: Plan) -> Start:
         "optimizer": named("optimizer", work.optimizer.name, work.optimizer),
         "calibration": plan.calibration.removeprefix(OPTIONS["calibration"].default),
     }
+    if work.stated is not None and not {"optimizer", "gradient_dtype"} & set(work.stated):
+        del texts["optimizer"]
     stated = {name: text for name, text in texts.items() if text} | options_of(plan, plan.best)
     start = Start(stated, declared)
-    if declarations(question_of(Strategy, stated, start)).workload == work:
+    asked = declarations(question_of(Strategy, stated, start)).workload
+    if asked.model_copy(update={"stated": work.stated}) == work:
         return start
     note = "options cannot say all of the software of this plan file: its habits are priced"
     return Start(stated, declared, (note,))

@@ -449,6 +449,7 @@ class Fit(Plan):
         "fullest_stage": "best.estimate.fullest_stage",
         "host_bytes_per_device": "best.estimate.host_bytes_per_device",
         "host_capacity_bytes_per_device": "best.estimate.host_capacity_bytes_per_device",
+        "frameworks": "best.frameworks",
         "would_fit": "would_fit",
     }
 
