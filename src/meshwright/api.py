@@ -869,7 +869,7 @@ def export_warning(asked: ask.Export) -> str:
     """Return the memory that an exported plan lacks under the framework of its target."""
     from meshwright.frameworks.registry import exporters, memory_warning
 
-    if asked.plan is None or asked.target not in exporters:
+    if asked.plan is None or asked.target is None or asked.target not in exporters:
         return ""
     return memory_warning(_plan_of(asked.plan), asked.target)
 
