@@ -467,7 +467,7 @@ def test_autoparallel_gets_the_mesh_and_the_memory_of_the_plan(make_plan):
     # 8,030,261,248 parameters in 2 bytes: 0.3 GB are 0.0186793... of them, more than 1/64.
     assert plan.workload.optimizer.weight_bytes_per_param == 2
     assert parameter_share(plan) == 0.018680
-    files = rendered(plan, "torchtitan-autoparallel")
+    files = rendered(asked_for(plan, "torchtitan-autoparallel"), "torchtitan-autoparallel")
     ast.parse(files["torchtitan_autoparallel.py"])
     assert "PARAMETER_SHARE = 0.01868\n" in files["torchtitan_autoparallel.py"]
     options = options_of(files["torchtitan_autoparallel.sh"])

@@ -96,12 +96,13 @@ def test_a_plan_that_was_asked_for_a_framework_stays_as_it_is():
     )  # fmt: skip
 
 
-def test_what_leads_has_the_memory_of_a_framework():
-    """With all offloaded, plans without recomputation fit no framework with its own buffers."""
-    found = mw.plan("llama3-70b", on="8xH200", seq=4096, global_batch=16)
-    assert found.best.launches_with == ("torchtitan",)
-    assert found.warnings[0].startswith("ideal ")
-    assert "no framework starts it" in found.warnings[0]
+@pytest.mark.parametrize("model", ["llama3-8b", "llama3-70b"])
+def test_what_leads_has_the_memory_of_each_framework_that_it_names(model):
+    found = mw.plan(model, on="8xH200", seq=4096, global_batch=16)
+    assert found.best.launches_with
+    for entry in (found.best, *found.runners_up):
+        for one in entry.frameworks:
+            assert not one.launches or one.memory_bytes <= entry.estimate.memory_capacity_bytes
 
 
 def test_weights_that_sum_whole_gradients_are_searched():
