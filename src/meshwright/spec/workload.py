@@ -469,7 +469,7 @@ class Training(Declaration):
     """Tokens of each document packed into a sequence, which attends only to itself; for documents
     of unequal length the mean of the squares over the mean. None: a sequence is one document."""
     stated: tuple[str, ...] | None = None
-    """Names that the question states of ``optimizer``, ``gradient_dtype`` and ``software.NAME``; the
+    """Names that the question states of ``optimizer``, ``gradient_dtype``, ``software.NAME``; the
     rest is usual, and another framework has its own. None: all that differs from the defaults."""
 
     @model_validator(mode="after")

@@ -186,7 +186,8 @@ def stated_strategy(
         if refines and options.setdefault("recompute", kind) is not kind:
             message = f"says nothing about {options['recompute']} recomputation"
             raise SpecError(Fault(name, message, f"--recompute {kind}"))
-    kinds = habits.launches.context_kinds if strategy.cp > 1 else ()
+    launches = software.launches
+    kinds = launches.context_kinds if launches is not None and strategy.cp > 1 else ()
     defaults: dict[str, Any] = {
         "context_kind": ContextKind(next(iter(kinds), ContextKind.RING)),
         "reshard_after_forward": habits.drops_gathered_weights
