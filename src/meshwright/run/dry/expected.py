@@ -137,7 +137,7 @@ def _key(plan: Plan, call: CollectiveCall) -> Call:
     parts = _parts(call.axis)
     if "dp" in parts:
         parts = ("dp_replicate", "dp_shard", *parts[1:])
-    used = [part for part in parts if getattr(plan.best.strategy, part, 1) > 1]
+    used = [part for part in parts if degree_of(part, plan.best.strategy) > 1]
     return Call(call.kind, "*".join(used), phase)
 
 

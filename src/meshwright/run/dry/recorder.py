@@ -223,6 +223,8 @@ class StepRecorder(Recorder):
 
     def note(self, kind: CollectiveKind, axis: str, tensors: list[Tensor], args: Any) -> None:
         """Count a collective, and state the category of what moves over data-parallel axes."""
+        if kind is CollectiveKind.ALL_TO_ALL and not tensors[0].is_floating_point():
+            return  # numbers of rows, which experts exchange first
         super().note(kind, axis, tensors, args)
         # Over cp alone, full sharding differs from attention in the buffers that it brings.
         is_sharding = "dp" in axis or (axis == "cp" and isinstance(args[1], Tensor))

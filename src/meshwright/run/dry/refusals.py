@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 from meshwright.base.errors import Fault, UnsupportedError
 from meshwright.run.dry.program import DTYPES, OF_BYTES
@@ -36,12 +37,14 @@ def dry_faults(plan: Plan) -> Iterator[Fault]:
     if framework and framework not in FRAMEWORKS:
         yield Fault("framework", f"{framework} is no program of PyTorch's own parallelism",
                     " or ".join(FRAMEWORKS))  # fmt: skip
-    yield from _model_faults(plan)
+    is_own = framework == "torchtitan" and find_spec(framework) is not None
+    if not is_own:
+        yield from _model_faults(plan)
     if framework == "accelerate" and strategy.tp > 1:
         # accelerate 1.15 (2026-11), accelerator.py, _prepare_tp: "we skip the TP preparation"
         yield Fault("tp", "run_clm.py loads whole tensors, which accelerate leaves whole", "tp 1")
     of_accelerate = ("cp",) * (framework == "accelerate")
-    for name in ("tatp", "ep", "etp", *of_accelerate):
+    for name in ("tatp", "etp", *of_accelerate):  # etp: no program below splits inside of experts
         if getattr(strategy, name) > 1:
             yield Fault(name, f"{name} {getattr(strategy, name):.0f} is not built", f"{name} 1")
     if options.zero_stage < 2 and strategy.tp > 1 and strategy.dp > 1:
@@ -70,7 +73,8 @@ def _model_faults(plan: Plan) -> Iterator[Fault]:
     """Yield the parts of a model that are not built."""
     model = plan.model
     if any(kind.experts is not None for kind in model.layer_kinds):
-        yield Fault("model", "routed experts are not built", "a dense model")
+        yield Fault("model", "routed experts have no program of PyTorch alone", "framework=torchtitan, where it "
+                    "is installed")  # fmt: skip
     if any(kind.attention is None or kind.attention.kind != "gqa" for kind in model.layer_kinds):
         yield Fault("model", "attention other than grouped-query is not built", "another model")
     for kind in model.layer_kinds:

@@ -10,7 +10,8 @@ Source: torchtitan 0.3.0, ``trainer.py``, ``models/llama3/parallelize.py``.
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,6 +26,7 @@ from torch.nn import functional
 from meshwright.frameworks.launch import SHARD_AXES
 from meshwright.frameworks.registry import export
 from meshwright.frameworks.torchtitan_models import OWN_MODULE
+from meshwright.run.dry.experts import balanced_routing
 from meshwright.run.dry.launched import words_behind
 from meshwright.run.dry.program import DEVICE, RankProgram
 from meshwright.run.dry.recorder import StepRecorder
@@ -38,11 +40,13 @@ class TorchtitanProgram(RankProgram):
     framework = "torchtitan"
     packages = ("torchtitan",)
 
-    def surroundings(self) -> AbstractContextManager[Any]:
-        """Have flash attention, which is no compiled kernel."""
+    @contextmanager
+    def surroundings(self) -> Iterator[None]:
+        """Have flash attention, which is no compiled kernel, and balanced experts."""
         from torchtitan.models.common.attention import FlexAttention
 
-        return patch.object(FlexAttention, "forward", _flash)
+        with patch.object(FlexAttention, "forward", _flash), balanced_routing():
+            yield
 
     @property
     def is_sharded(self) -> bool:
@@ -60,7 +64,8 @@ class TorchtitanProgram(RankProgram):
         utils.set_spmd_backend(parallelism.spmd_backend)
         groups = super()._groups(mesh)
         shards = "*".join(axis for axis in SHARD_AXES if self.sizes[axis] > 1)
-        known = {"fsdp": shards, "cp": "cp", "tp": "tp", "dp_replicate": "dp_replicate"}
+        known = {"fsdp": shards, "cp": "cp", "tp": "tp", "dp_replicate": "dp_replicate",
+                 "ep": "ep", "efsdp": "edp_shard"}  # fmt: skip
         for name, axis in known.items():
             own = self.parallel.get_optional_mesh(name)
             if own is not None:
