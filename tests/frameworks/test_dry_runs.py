@@ -70,6 +70,32 @@ def test_torchtitan_gathers_keys_as_derived(model, recompute, phases):
     assert all(m.is_equal for m in over_cp)
 
 
+EXPERTS = CONFIG | {
+    "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_hidden_layers": 2,
+    "moe_intermediate_size": 128, "num_experts": 16, "num_experts_per_tok": 2, "head_dim": 32,
+    "decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": True, "rms_norm_eps": 1e-6,
+    "rope_theta": 1e6,
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("degrees", [{"dp": 8, "ep": 4}, {"dp": 8, "ep": 8},
+                                     {"dp": 4, "tp": 2, "ep": 4}])  # fmt: skip
+def test_experts_of_torchtitan_send_what_is_derived(tmp_path, degrees):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(EXPERTS))
+    plan = mw.fit(str(path), on="8xH100", framework="torchtitan", zero=3, mbs=1, seq=128,
+                  global_batch=degrees["dp"], recompute="none", **degrees)  # fmt: skip
+    moved = {(m.kind, m.axis, m.phase): m for m in dry_run(plan).stages[0].sent}
+    # Two layers: rows go to their experts and come back, 128 / tp tokens for 2 experts in BF16.
+    there = moved["all_to_all", "ep", "forward"]
+    assert (there.calls, there.sent_bytes) == (4, 4 * 128 / degrees.get("tp", 1) * 2 * 256 * 2.0)
+    assert moved["all_to_all", "ep", "backward"].sent_bytes == there.sent_bytes
+    of_experts = [m for key, m in moved.items() if key[1] in ("ep", "edp_shard")]
+    assert len(of_experts) == (2 if degrees["ep"] == 8 else 5)
+    assert all(m.is_equal for m in of_experts)
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_torchtitan_keeps_every_second_product(model):
     plan = mw.fit(model, on="8xH100", framework="torchtitan", dp=8, zero=3, mbs=1, seq=128,

@@ -12,7 +12,7 @@ from meshwright.cost.parts import MemoryPart
 from meshwright.cost.pipeline import num_communicators
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import price_columns
-from meshwright.frameworks.launch import micro_batches
+from meshwright.frameworks.launch import SHARD_AXES, micro_batches
 from meshwright.graph.op import LayerGraph, Phase
 from meshwright.run.answer import Call
 from meshwright.sharding.algebra import CollectiveCall
@@ -83,24 +83,19 @@ def _calls(
     strategy, options = plan.best.strategy, plan.best.plan_options
     optimizer = problem.workload.optimizer
     sizes = problem.bound_sizes(piece, strategy.micro_batch_size)
-    used = {
-        axis
-        for axis in ("tp", "cp", "dp_shard", "dp_replicate", "dp", "ep", "etp", "tatp")
-        if getattr(strategy, axis) > 1
-    }
     derived = dict(zip(map(id, problem.pieces), problem.derived_shardings(options), strict=True))
     inner = [
         c
         for c in derived[id(piece)].calls
-        if not (c.of_weight and c.axis.split("*")[0] in _DATA_AXES) and used & set(_parts(c.axis))
+        if not (c.of_weight and c.axis.split("*")[0] in _DATA_AXES)
     ]
     outer = [
         c
         for c in sync_calls(piece, options)
-        if c.axis.split("*")[0] in _DATA_AXES and used & set(_parts(c.axis))
+        if c.axis.split("*")[0] in _DATA_AXES
     ]
     for call in (*inner, *outer):
-        if degree_of(call.axis, strategy, sizes) == 1:  # ranks that share no key head
+        if degree_of(call.axis, strategy, sizes) == 1:
             continue
         word = problem.rates.activation_bytes
         if call.of_weight and call.kind is CollectiveKind.ALL_GATHER:
@@ -135,6 +130,10 @@ def _as_sent(plan: Plan, call: CollectiveCall, num_bytes: float) -> tuple[Call, 
 def _key(plan: Plan, call: CollectiveCall) -> Call:
     phase = "forward" if call.phase is Phase.FORWARD else "backward"
     parts = _parts(call.axis)
+    if parts[0] == "edp_shard" and plan.best.strategy.ep == 1:
+        parts = SHARD_AXES
+    if parts[0] == "edp_replicate":
+        parts = ("dp_replicate",)
     if "dp" in parts:
         parts = ("dp_replicate", "dp_shard", *parts[1:])
     used = [part for part in parts if degree_of(part, plan.best.strategy) > 1]

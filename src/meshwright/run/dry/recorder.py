@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -148,8 +149,8 @@ class StepRecorder(Recorder):
         """State the category of the weights that FSDP has gathered, which is known afterwards."""
         for module in modules.modules():
             if isinstance(module, FSDPModule):
-                group = module._get_fsdp_state()._fsdp_param_group
-                for weight in [] if group is None else group.fsdp_params:
+                groups = module._get_fsdp_state()._fsdp_param_groups
+                for weight in chain.from_iterable(group.fsdp_params for group in groups):
                     gathered = [weight._unsharded_param, *weight.all_gather_outputs]
                     self.tag(gathered, Category.GATHERED)
 
@@ -225,6 +226,8 @@ class StepRecorder(Recorder):
         """Count a collective, and state the category of what moves over data-parallel axes."""
         if kind is CollectiveKind.ALL_TO_ALL and not tensors[0].is_floating_point():
             return  # numbers of rows, which experts exchange first
+        if kind is CollectiveKind.ALL_TO_ALL and "dp" in axis:
+            axis = "ep"  # the same ranks
         super().note(kind, axis, tensors, args)
         # Over cp alone, full sharding differs from attention in the buffers that it brings.
         is_sharding = "dp" in axis or (axis == "cp" and isinstance(args[1], Tensor))

@@ -69,7 +69,7 @@ class TorchtitanProgram(RankProgram):
         for name, axis in known.items():
             own = self.parallel.get_optional_mesh(name)
             if own is not None:
-                self._axis_of[own.get_group().group_name] = axis
+                self._axis_of.setdefault(own.get_group().group_name, axis)
         return groups
 
     def _chunks(
