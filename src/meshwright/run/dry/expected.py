@@ -89,11 +89,7 @@ def _calls(
         for c in derived[id(piece)].calls
         if not (c.of_weight and c.axis.split("*")[0] in _DATA_AXES)
     ]
-    outer = [
-        c
-        for c in sync_calls(piece, options)
-        if c.axis.split("*")[0] in _DATA_AXES
-    ]
+    outer = [c for c in sync_calls(piece, options) if c.axis.split("*")[0] in _DATA_AXES]
     for call in (*inner, *outer):
         if degree_of(call.axis, strategy, sizes) == 1:
             continue
