@@ -44,7 +44,7 @@ def dry_faults(plan: Plan) -> Iterator[Fault]:
         # accelerate 1.15 (2026-11), accelerator.py, _prepare_tp: "we skip the TP preparation"
         yield Fault("tp", "run_clm.py loads whole tensors, which accelerate leaves whole", "tp 1")
     of_accelerate = ("cp",) * (framework == "accelerate")
-    for name in ("tatp", "etp", *of_accelerate):  # etp: no program below splits inside of experts
+    for name in ("tatp", "etp", *of_accelerate):
         if getattr(strategy, name) > 1:
             yield Fault(name, f"{name} {getattr(strategy, name):.0f} is not built", f"{name} 1")
     if options.zero_stage < 2 and strategy.tp > 1 and strategy.dp > 1:
@@ -73,8 +73,8 @@ def _model_faults(plan: Plan) -> Iterator[Fault]:
     """Yield the parts of a model that are not built."""
     model = plan.model
     if any(kind.experts is not None for kind in model.layer_kinds):
-        yield Fault("model", "routed experts have no program of PyTorch alone", "framework=torchtitan, where it "
-                    "is installed")  # fmt: skip
+        yield Fault("model", "routed experts have no program of PyTorch alone",
+                    "framework=torchtitan, where it is installed")  # fmt: skip
     if any(kind.attention is None or kind.attention.kind != "gqa" for kind in model.layer_kinds):
         yield Fault("model", "attention other than grouped-query is not built", "another model")
     for kind in model.layer_kinds:
