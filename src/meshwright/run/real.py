@@ -1,22 +1,14 @@
-"""Processes of a run: started here or by torchrun, watched, and ended with an error that names one.
+"""A plan executed for real: every process trains its stages for some steps, the first one reports.
 
-Every process of a run trains its stage for some steps; the first one reports. The dense model of a
-check trains in the first process.
+The dense model of a check trains in the first process.
 """
 
 from __future__ import annotations
 
 import os
-import socket
-import sys
-import time
-import traceback
-import warnings
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from multiprocessing import connection, get_context
 from typing import Any
 
 import torch
@@ -24,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from meshwright.base.errors import Fault, MeshwrightError, SpecError
+from meshwright.base.errors import Fault, SpecError
 from meshwright.run.answer import Executed, rows_of
 from meshwright.run.check import (
     TOLERANCE,
@@ -39,19 +31,17 @@ from meshwright.run.dry.moments import Category
 from meshwright.run.mesh import coordinates, make_mesh
 from meshwright.run.model import Chunk, check_runnable, dense
 from meshwright.run.parts import Measured, interval_of, medians, part_times
+from meshwright.run.processes import check_port, free_port, is_of_torchrun, join_torchrun, spawn
 from meshwright.run.scale import Job, Scale, axes_in_use, job_of
 from meshwright.run.step import Process, optimizer_of
 from meshwright.sharding.strategy import plan_string
 from meshwright.train.answer import Estimate, Plan
 
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}
-HOST = "127.0.0.1"
 MOST_PROCESSES = 64
 """Processes that are started here; more come from torchrun."""
 PATIENCE_S = 600.0
 """Time after which a process no longer waits for the others [s]."""
-GRACE_S = 2.0
-"""Time in which the first cause is looked for after a process has ended [s]."""
 
 
 @dataclass(frozen=True)
@@ -86,163 +76,36 @@ def execute(
     job = job_of(plan, scale, most_processes)
     price = plan.best.estimate if scale == "full" else None
     task = Task(job, steps, seed, dtype, checks, scale, price)
-    if "RANK" in os.environ or "WORLD_SIZE" in os.environ:
-        return _of_torchrun(task)
+    if is_of_torchrun():
+        return join_torchrun(_run, task, job.num_processes)
     if job.num_processes > MOST_PROCESSES:
         message = f"{job.num_processes} processes on one machine, at most {MOST_PROCESSES}"
         raise SpecError(Fault("--scale", message, "tiny, or torchrun on every host"))
-    count = None if progress is None else progress("steps")
-    return _spawned(task, free_port() if port is None else checked_port(port), count)
+    if port is not None:
+        check_port(port)
+    told = None if progress is None else progress("steps")
+    return spawn(_run, task, _names(job), port or free_port(),
+                 lambda done: None if told is None else told(done, steps))  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------- processes
+def _names(job: Job) -> list[str]:
+    """Return the name of each process: its number, and its place along the axes in use."""
+    axes = axes_in_use(job.strategy)
+    places = [" ".join(f"{axis} {place[axis]}" for axis in axes) for place in coordinates(job)]
+    return [f"process {rank} of {len(places)} ({place or 'alone'})"
+            for rank, place in enumerate(places)]  # fmt: skip
 
 
-def free_port() -> int:
-    """Return a port that nobody listens at."""
-    with socket.socket() as one:
-        one.bind((HOST, 0))
-        return int(one.getsockname()[1])
-
-
-def checked_port(port: int) -> int:
-    """Return a port after a look whether it is free."""
-    with socket.socket() as one:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            one.bind((HOST, port))
-        except OSError:
-            message = f"port {port} is in use, by another run perhaps"
-            raise SpecError(Fault("--port", message, "another port, or none")) from None
-    return port
-
-
-def _of_torchrun(task: Task) -> Executed | None:
-    """Run as one of the processes that torchrun started."""
-    faults = [Fault(name, "is not set, but RANK or WORLD_SIZE is", "start with torchrun")
-              for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-              if name not in os.environ]  # fmt: skip
-    size, needed = os.environ.get("WORLD_SIZE", ""), task.job.num_processes
-    if "WORLD_SIZE" in os.environ and size != str(needed):
-        fix = f"torchrun --nproc-per-node {needed}"
-        faults.append(Fault("WORLD_SIZE", f"found {size}, the plan as run has {needed}", fix))
-    if faults:
-        raise SpecError(faults)
-    where = f"tcp://{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-    try:
-        return _run(task, int(os.environ["RANK"]), where, lambda done: None, is_agent=True)
-    except dist.DistNetworkError as error:
-        port = os.environ["MASTER_PORT"]
-        message = f"no process group at port {port}: {str(error).splitlines()[0]}"
-        raise SpecError(Fault("MASTER_PORT", message, "another port")) from None
-
-
-def _spawned(task: Task, port: int, count: Callable[[int, int], None] | None) -> Executed:
-    """Start all processes, and return what the first one reports."""
-    context = get_context("forkserver")
-    context.set_forkserver_preload(["meshwright.run.real"])
-    where, ends, processes = f"tcp://{HOST}:{port}", [], []
-    try:
-        for rank in range(task.job.num_processes):
-            here, there = context.Pipe(duplex=False)
-            process = context.Process(target=_work, args=(task, rank, where, there), daemon=True)
-            process.start()
-            there.close()
-            ends.append(here)
-            processes.append(process)
-        return _watch(task, processes, ends, count)
-    finally:
-        for process in processes:
-            process.kill()
-        for process in processes:
-            process.join()
-
-
-def _watch(
-    task: Task, processes: list[Any], ends: list[Any], count: Callable[[int, int], None] | None
-) -> Executed:
-    """Return the report of the first process; the first that ends without one ends the run."""
-    open_ends = {end: rank for rank, end in enumerate(ends)}
-    failed: dict[int, str] = {}
-    steps = 0
-    while True:
-        ready: list[Any] = connection.wait(list(open_ends), timeout=GRACE_S if failed else None)
-        for end in ready:
-            rank = open_ends[end]
-            try:
-                said = end.recv()
-            except EOFError:
-                del open_ends[end]
-                processes[rank].join(GRACE_S)
-                if processes[rank].exitcode:
-                    failed[rank] = _death(processes[rank].exitcode)
-                continue
-            if isinstance(said, Executed):
-                return said
-            if isinstance(said, str):
-                failed[rank] = said
-            elif rank == 0:
-                steps = said
-                if count is not None:
-                    count(steps, task.num_steps)
-        if failed:
-            _raise_cause(task, failed, processes, steps)
-
-
-def _raise_cause(task: Task, failed: dict[int, str], processes: list[Any], steps: int) -> None:
-    """Raise the error of the process that failed first: one that was killed, else an own error."""
-    time.sleep(0.2)
-    for rank, process in enumerate(processes):
-        if process.exitcode is not None and process.exitcode < 0:
-            failed[rank] = _death(process.exitcode)
-    killed = [rank for rank, text in failed.items() if text.startswith("was killed")]
-    lost = ("Connection", "connection", "closed", "Broken pipe")
-    own = [rank for rank, text in failed.items() if not any(word in text for word in lost)]
-    rank = (killed or own or list(failed))[0]
-    place = coordinates(task.job)[rank]
-    axes = " ".join(f"{axis} {place[axis]}" for axis in axes_in_use(task.job.strategy))
-    raise MeshwrightError(
-        f"process {rank} of {len(processes)} ({axes or 'alone'}) {failed[rank]}; "
-        f"the run ended after {steps} of {task.num_steps} steps"
-    )
-
-
-def _death(code: int) -> str:
-    return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-
-
-def _work(task: Task, rank: int, where: str, there: Any) -> None:
-    """Run one process of a run that was started here."""
-    warnings.simplefilter("ignore")
-    try:
-        found = _run(task, rank, where, there.send)
-        if found is not None:
-            there.send(found)
-    except BaseException as error:
-        with suppress(OSError):
-            text = "".join(traceback.format_exception(error)[-1:]).strip()
-            there.send(f"failed: {text}")
-        sys.exit(1)
-
-
-# ------------------------------------------------------------------------------------ one process
-
-
-def _run(
-    task: Task, rank: int, where: str, tell: Callable[[int], None], *, is_agent: bool = False
-) -> Executed | None:
+def _run(task: Task, rank: int, where: str, tell: Callable[[int], None]) -> Executed | None:
     """Train as one process of a group; the first one returns the report."""
     torch.set_num_threads(1)
-    device = torch.device("cpu")
-    number = int(os.environ.get("LOCAL_WORLD_SIZE", task.job.num_processes))
-    if torch.cuda.device_count() >= number:  # a GPU for each process of this host
+    device, size = torch.device("cpu"), task.job.num_processes
+    if torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", size)):
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)))
         torch.cuda.set_device(device)
-    how = {"init_method": "env://"} if is_agent else {"init_method": where}
-    dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo", rank=rank,
-        world_size=task.job.num_processes, timeout=timedelta(seconds=PATIENCE_S), **how,
-    )  # fmt: skip
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, init_method=where, rank=rank, world_size=size,
+                            timeout=timedelta(seconds=PATIENCE_S))  # fmt: skip
     try:
         return _trained(task, rank, device, tell)
     finally:

@@ -23,7 +23,7 @@ from meshwright.run.layers.tokens import Tokens
 from meshwright.run.layers.ulysses import tokens_to_heads
 from meshwright.run.mesh import Axis
 from meshwright.run.model import Bank, Experts, draw, gated, norm_of
-from meshwright.run.real import HOST, free_port
+from meshwright.run.processes import HOST, free_port
 from meshwright.run.recorder import Recorder
 from meshwright.show.walks.named import WalkQuestion, walk_of
 from meshwright.spec.choices import Streamed

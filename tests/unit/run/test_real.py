@@ -20,7 +20,8 @@ from hand_made_plans import build
 from meshwright.base.errors import MeshwrightError, SpecError
 from meshwright.catalog.models import load_model
 from meshwright.run.check import gradient_errors, relative
-from meshwright.run.real import execute, free_port
+from meshwright.run.processes import free_port, spawn
+from meshwright.run.real import execute
 from meshwright.run.scale import job_of, streamed
 from meshwright.run.sharded import Held
 from meshwright.sharding.strategy import PlanOptions, make_strategy
@@ -189,8 +190,21 @@ def test_wrong_processes_of_torchrun_are_named(monkeypatch):
     monkeypatch.delenv("MASTER_PORT", raising=False)
     with pytest.raises(SpecError) as told:
         execute(build({"tp": 2}, {}, batch=16))
-    assert [fault.path for fault in told.value.faults] == ["MASTER_PORT", "WORLD_SIZE"]
+    assert [fault.path for fault in told.value.faults] == ["WORLD_SIZE", "MASTER_PORT"]
     assert "found 3, the plan as run has 2" in str(told.value)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("MASTER_PORT", "here")
+    with pytest.raises(SpecError, match="MASTER_PORT: found here, expected a whole number"):
+        execute(build({"tp": 2}, {}, batch=16))
+
+
+def _listen(orders, rank, where, tell):
+    raise RuntimeError(f"EADDRINUSE at {where}" if rank == 0 else "Connection closed by peer")
+
+
+def test_a_port_that_another_run_takes_meanwhile_is_named():
+    with pytest.raises(SpecError, match="port 1234 is in use, by another run"):
+        spawn(_listen, None, ["process 0", "process 1"], 1234, print)
 
 
 @pytest.mark.slow
