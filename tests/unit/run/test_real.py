@@ -14,7 +14,7 @@ from math import inf, nan
 
 import pytest
 import torch
-from executed_plans import assert_right
+from executed_plans import assert_right, find_a_busy_port
 from hand_made_plans import build
 
 from meshwright.base.errors import MeshwrightError, SpecError
@@ -198,13 +198,9 @@ def test_wrong_processes_of_torchrun_are_named(monkeypatch):
         execute(build({"tp": 2}, {}, batch=16))
 
 
-def _listen(orders, rank, where, tell):
-    raise RuntimeError(f"EADDRINUSE at {where}" if rank == 0 else "Connection closed by peer")
-
-
 def test_a_port_that_another_run_takes_meanwhile_is_named():
     with pytest.raises(SpecError, match="port 1234 is in use, by another run"):
-        spawn(_listen, None, ["process 0", "process 1"], 1234, print)
+        spawn(find_a_busy_port, None, ["process 0", "process 1"], 1234, print)
 
 
 @pytest.mark.slow
