@@ -17,15 +17,18 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from meshwright.run.layers.attention import attention
 from meshwright.run.layers.column import Column
-from meshwright.run.layers.elementwise import SplitNorm, gate, rotated
+from meshwright.run.layers.elementwise import gate, rotated
 from meshwright.run.layers.embedding import VocabularyEmbedding
 from meshwright.run.layers.experts import visit
+from meshwright.run.layers.linear import SplitLinear
+from meshwright.run.layers.norm import SplitNorm
 from meshwright.run.layers.pieces import Place
-from meshwright.run.layers.products import Product, Resident, SplitLinear, StreamedWeights
+from meshwright.run.layers.products import Product
 from meshwright.run.layers.row import Row
 from meshwright.run.layers.streams import Stream
 from meshwright.run.layers.tokens import Tokens
 from meshwright.run.layers.ulysses import heads_to_tokens, tokens_to_heads
+from meshwright.run.layers.weights import StreamedWeights
 from meshwright.run.mesh import Mesh, heads_axis
 from meshwright.run.model import Attention, Chunk, Experts, FeedForward
 from meshwright.sharding.dealing import chunk_lengths
@@ -200,7 +203,7 @@ class Builder:
         rows = {0: self.mesh.words}
         weight, bias = self.take("logits.weight", rows), self._bias("logits", rows)
         return SplitLinear(Column, weight, bias,
-                           (self.tokens(self.stream), Resident(), "head.logits"))  # fmt: skip
+                           (self.tokens(self.stream), Product(), "head.logits"))  # fmt: skip
 
     def tokens(self, stream: Stream | None) -> Tokens:
         """Return the way of the tokens of a layer."""
@@ -209,11 +212,9 @@ class Builder:
     def product(self, rows: int) -> tuple[Product, range]:
         """Return the products of a weight of these rows, and the rows that rest here."""
         if self.stream is None or self.streams_inputs:
-            return Resident(), range(rows)
-        streamed = StreamedWeights(self.stream, rows)
-        first = self.stream.axis.index * self.stream.num_parts
-        mine = streamed.cut[first : first + self.stream.num_parts]
-        return streamed, range(mine[0][0], mine[-1][1])
+            return Product(), range(rows)
+        streamed, mine = StreamedWeights(self.stream, rows), self.stream.mine
+        return streamed, range(streamed.cut[mine.start][0], streamed.cut[mine.stop - 1][1])
 
     def _bias(self, name: str, index: Index | None = None, **more: Any) -> Tensor | None:
         has_bias = f"{name}.bias" in self.weights

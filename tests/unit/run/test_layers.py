@@ -12,15 +12,19 @@ from meshwright.catalog.models import load_model
 from meshwright.graph.op import Phase
 from meshwright.run.layers.attention import attention
 from meshwright.run.layers.column import Column
-from meshwright.run.layers.elementwise import SplitNorm, gate, rotated
+from meshwright.run.layers.cuts import cuts
+from meshwright.run.layers.elementwise import gate, rotated
 from meshwright.run.layers.embedding import VocabularyEmbedding
 from meshwright.run.layers.experts import visit
+from meshwright.run.layers.linear import SplitLinear
 from meshwright.run.layers.loss import cross_entropy
-from meshwright.run.layers.products import Resident, SplitLinear, StreamedWeights
+from meshwright.run.layers.norm import SplitNorm
+from meshwright.run.layers.products import Product
 from meshwright.run.layers.row import Row
-from meshwright.run.layers.streams import Stream, cuts
+from meshwright.run.layers.streams import Stream
 from meshwright.run.layers.tokens import Tokens
 from meshwright.run.layers.ulysses import tokens_to_heads
+from meshwright.run.layers.weights import StreamedWeights
 from meshwright.run.mesh import Axis
 from meshwright.run.model import Bank, Experts, draw, gated, norm_of
 from meshwright.run.processes import HOST, free_port
@@ -48,14 +52,14 @@ def column(axis):
     x, weight = drawn(B, S, H), drawn(6, H, seed=1)
     expected = x @ weight.T
     part = own(x, axis, 1)
-    layer = SplitLinear(Column, own(weight, axis, 0), None, (Tokens(axis, True), Resident(), "one"))
+    layer = SplitLinear(Column, own(weight, axis, 0), None, (Tokens(axis, True), Product(), "one"))
     return layer(part), expected.chunk(2, -1)[axis.index]
 
 
 def row(axis):
     x, weight = drawn(B, S, 6), drawn(H, 6, seed=1)
     part = own(x, axis, 2)
-    layer = SplitLinear(Row, own(weight, axis, 1), None, (Tokens(axis, True), Resident(), "one"))
+    layer = SplitLinear(Row, own(weight, axis, 1), None, (Tokens(axis, True), Product(), "one"))
     return layer(part), (x @ weight.T).chunk(2, 1)[axis.index]
 
 
@@ -116,7 +120,7 @@ def streamed_weights(axis):
 def streamed_inputs(axis):
     x, weight = drawn(B, 2 * S, H), drawn(8, H, seed=1)
     tokens = Tokens(Axis("tp", (0,), 0, axis.recorder), False, Stream(axis, LineStream(inf)))
-    layer = SplitLinear(Column, own(weight, axis, 0), None, (tokens, Resident(), "one"))
+    layer = SplitLinear(Column, own(weight, axis, 0), None, (tokens, Product(), "one"))
     return layer(own(x, axis, 1)), (x @ weight.T).chunk(4, 2)[axis.index]
 
 
