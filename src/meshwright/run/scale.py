@@ -111,6 +111,8 @@ def refused(
          "schedule", "zero bubble of PyTorch would run what layers send backward twice", "1f1b"),
         (options.context_kind is ContextKind.GATHER, "context_kind",
          "keys and values gathered whole are run dry, not for real", "ring"),
+        (options.context_kind is ContextKind.GATHER, "context_kind",
+         "keys and values gathered whole are priced, not run", "ring or ulysses"),
         (workload.adapters is not None, "adapters", "adapters are priced, not run", "none"),
         (workload.document_length is not None, "document_length",
          "packed documents are priced, not run", "none"),

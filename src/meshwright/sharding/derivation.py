@@ -407,7 +407,7 @@ def _core_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
     found = {source.name: core_layout(op, source, plan_options) for source in op.inputs}
     for source, again in traveling(op, plan_options):
         site, whole = f"{op.name}: keys and values", found[source.name]
-        if plan_options.context_kind is ContextKind.RING:
+        if plan_options.context_kind is not ContextKind.GATHER:
             whole = ledger.move(source, whole, again, site, is_regather=True)
         else:
             for step in again:
