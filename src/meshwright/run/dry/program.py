@@ -102,6 +102,8 @@ class RankProgram:
     framework: ClassVar[str] = "fsdp"
     packages: ClassVar[tuple[str, ...]] = ()
     """Packages of Python beside PyTorch, the framework first."""
+    note: ClassVar[str] = ""
+    """What of the framework is not there."""
     plan: Plan
     stage: int
     sizes: dict[str, int] = field(init=False)
@@ -281,9 +283,7 @@ class RankProgram:
             optimizer, inner = sharing, sharing.optim
         else:
             optimizer = inner = torch.optim.AdamW(weights, foreach=on_device)
-        for weight in (p for part in inner.param_groups for p in part["params"]):
-            moments = {name: torch.zeros_like(weight) for name in ("exp_avg", "exp_avg_sq")}
-            inner.state[weight] = {"step": torch.tensor(0.0), **moments}
+        with_moments(inner)
         return optimizer
 
     def _tag_resident(
@@ -318,7 +318,7 @@ class RankProgram:
         number, chunk = micro_batches(self.plan), chunks[0]
         if self.sizes["pp"] > 1:
             self._pipeline(chunks, mesh, recorder, number)
-            return _counts(recorder)
+            return counts_of(recorder)
         seen: list[Counts] = []
         for index in range(min(number, 2)):
             tokens = torch.zeros(
@@ -334,7 +334,7 @@ class RankProgram:
                     loss.backward()
                 del loss
             self._tag_gradients(recorder, chunk)
-            seen.append(_counts(recorder))
+            seen.append(counts_of(recorder))
         return _repeated(seen, number, repeats_first=self.sums_last)
 
     def _saving(self, chunk: Chunk, tokens: Tensor, recorder: StepRecorder) -> Tensor:
@@ -426,11 +426,19 @@ class _Agreed:
         return 1
 
 
+def with_moments(optimizer: torch.optim.Optimizer) -> None:
+    """Give AdamW its state, as after the first step."""
+    for weight in (p for part in optimizer.param_groups for p in part["params"]):
+        moments = {name: torch.zeros_like(weight) for name in ("exp_avg", "exp_avg_sq")}
+        optimizer.state[weight] = {"step": torch.tensor(0.0), **moments}
+
+
 Counts = tuple[Counter[Any], Counter[Any], Counter[Any]]
 """Calls and bytes of collectives, and FLOPs."""
 
 
-def _counts(recorder: StepRecorder) -> Counts:
+def counts_of(recorder: StepRecorder) -> Counts:
+    """Return a copy of what a recorder has counted."""
     calls, num_bytes = _by_part(recorder.calls), _by_part(recorder.num_bytes)
     return calls, num_bytes, recorder.flops.copy()
 

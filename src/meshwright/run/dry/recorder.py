@@ -145,6 +145,13 @@ class StepRecorder(Recorder):
             for storage in get_untyped_storages(tensor):
                 self._block(storage).category = category
 
+    def _guess(self, tensors: Iterable[Any], category: Category) -> None:
+        """State the category of tensors of which none is stated."""
+        for tensor in tensors:
+            for storage in get_untyped_storages(tensor):
+                block = self._block(storage)
+                block.category = block.category or category
+
     def tag_gathered(self, modules: nn.Module) -> None:
         """State the category of the weights that FSDP has gathered, which is known afterwards."""
         for module in modules.modules():
@@ -232,9 +239,9 @@ class StepRecorder(Recorder):
         # Over cp alone, full sharding differs from attention in the buffers that it brings.
         is_sharding = "dp" in axis or (axis == "cp" and isinstance(args[1], Tensor))
         if is_sharding and kind in _DATA:
-            self.tag(tensors, _DATA[kind])
+            self._guess(tensors, _DATA[kind])
             if kind is CollectiveKind.REDUCE_SCATTER:
-                self.tag([args[0]], Category.GRADIENTS)
+                self._guess([args[0]], Category.GRADIENTS)
 
 
 class _Around:

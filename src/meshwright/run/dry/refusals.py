@@ -13,7 +13,7 @@ from meshwright.train.answer import Plan
 
 ON_PYTORCH = ("fsdp", "torchtitan")
 """Frameworks whose plans are programs of PyTorch's own FSDP2, tensor parallelism and pipelines."""
-FRAMEWORKS = (*ON_PYTORCH, "accelerate")
+FRAMEWORKS = (*ON_PYTORCH, "accelerate", "megatron")
 
 
 def check_dry(plan: Plan) -> None:
@@ -47,6 +47,11 @@ def dry_faults(plan: Plan) -> Iterator[Fault]:
     for name in ("tatp", "etp", *of_accelerate):
         if getattr(strategy, name) > 1:
             yield Fault(name, f"{name} {getattr(strategy, name):.0f} is not built", f"{name} 1")
+    if framework == "megatron":
+        if options.zero_stage > 1:
+            yield Fault("zero_stage", f"{options.zero_stage} is Megatron-FSDP, which is not built",
+                        "1 or 0")  # fmt: skip
+        return
     if options.zero_stage < 2 and strategy.tp > 1 and strategy.dp > 1:
         yield Fault("zero_stage", f"{options.zero_stage} replicates weights, which with tp is not "
                     "built", "3, or 2 in a pipeline")  # fmt: skip

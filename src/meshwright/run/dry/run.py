@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
@@ -15,6 +14,7 @@ from meshwright.run.answer import rows_of
 from meshwright.run.dry.accelerate import AccelerateProgram
 from meshwright.run.dry.answer import DryRun, Held, RanStage
 from meshwright.run.dry.expected import WORKING, expected_bytes, expected_messages
+from meshwright.run.dry.megatron import MegatronProgram
 from meshwright.run.dry.moments import Category, Ran
 from meshwright.run.dry.program import RankProgram, chunks_of
 from meshwright.run.dry.refusals import ON_PYTORCH, check_dry
@@ -62,6 +62,8 @@ _NOTE = (
 def _notes(plan: Plan) -> Iterator[str]:
     """Yield what the numbers leave out, or compare unequally."""
     yield _NOTE
+    if (found := program_of(plan)).note:
+        yield found.note
     software = plan.workload.software
     compiled = [what for what, is_so in (("model", software.compiled),
                                          ("loss", software.loss != "plain")) if is_so]  # fmt: skip
@@ -70,7 +72,7 @@ def _notes(plan: Plan) -> Iterator[str]:
                "and keeps more")  # fmt: skip
 
 
-PROGRAMS = (TorchtitanProgram, AccelerateProgram)
+PROGRAMS = (TorchtitanProgram, AccelerateProgram, MegatronProgram)
 """Programs of frameworks themselves."""
 
 
@@ -78,7 +80,7 @@ def program_of(plan: Plan) -> type[RankProgram]:
     """Return the program of a plan: that of its framework, or PyTorch's own."""
     named = plan.workload.software.framework.partition("==")[0]
     found = next((one for one in PROGRAMS if one.framework == named), RankProgram)
-    if all(map(find_spec, found.packages)):
+    if all(map(version_of, found.packages)):
         return found
     if found.framework in ON_PYTORCH:
         return RankProgram
@@ -88,9 +90,17 @@ def program_of(plan: Plan) -> type[RankProgram]:
     )
 
 
+def version_of(package: str) -> str | None:
+    """Return the version of a package; None where it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
 def title_of(program: type[RankProgram]) -> str:
     """Return the name of a program, with its versions."""
-    names = {name: f"{name} {version(name)}" for name in program.packages}
+    names = {name: f"{name} {version_of(name)}" for name in program.packages}
     return " on ".join([" with ".join(names.values()), f"PyTorch {torch.__version__}"][not names :])
 
 
