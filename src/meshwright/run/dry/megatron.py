@@ -38,9 +38,10 @@ from meshwright.run.dry.recorder import StepRecorder
 from meshwright.run.recorder import Label
 
 UNFUSED = (
-    "--transformer-impl local --no-rope-fusion --no-masked-softmax-fusion --no-persist-layer-norm "
-    "--no-gradient-accumulation-fusion --clip-grad 0 --lr 1e-4"
-).split()
+    "--transformer-impl", "local", "--no-rope-fusion", "--no-masked-softmax-fusion",
+    "--no-persist-layer-norm", "--no-gradient-accumulation-fusion", "--clip-grad", "0",
+    "--lr", "1e-4",
+)  # fmt: skip
 """Options that leave out kernels of a device, and norms of gradients, whose values are read."""
 
 
@@ -247,13 +248,15 @@ def _norm(kind: type, config: Any, hidden_size: int, eps: float = 1e-5, **others
     is_rms = config.normalization == "RMSNorm"
     made = (nn.RMSNorm if is_rms else nn.LayerNorm)(hidden_size, eps, dtype=config.params_dtype)
     for weight in made.parameters():
-        weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+        weight.sequence_parallel = config.sequence_parallel
     return made
 
 
 def _flash(self: Any, query: Tensor, key: Tensor, value: Tensor, *others: Any, **named: Any) -> Any:
-    heads = (part.permute(1, 2, 0, 3) for part in (query, key, value))
-    made = functional.scaled_dot_product_attention(*heads, is_causal=True, enable_gqa=True)
+    query, key, value = (part.permute(1, 2, 0, 3) for part in (query, key, value))
+    made = functional.scaled_dot_product_attention(
+        query, key, value, is_causal=True, enable_gqa=True
+    )
     return made.permute(2, 0, 1, 3).flatten(-2)
 
 

@@ -35,6 +35,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flop
 from torch.utils.weak import WeakIdKeyDictionary
 
+from meshwright.graph.op import Phase as LayerPhase
 from meshwright.run.dry.moments import Category, Moments, Phase, moments_of
 from meshwright.run.recorder import COLLECTIVES, Recorder, in_backward
 from meshwright.spec.collective import CollectiveKind
@@ -228,6 +229,12 @@ class StepRecorder(Recorder):
 
     def _leave_module(self, *called: Any) -> None:
         self._depth -= 1
+
+    def phase_of(self, kind: CollectiveKind, axis: str) -> str:
+        """Return the phase: sums that leave after a backward pass belong to it."""
+        found = super().phase_of(kind, axis)
+        is_late = self.stated is Phase.BACKWARD and found == LayerPhase.FORWARD
+        return LayerPhase.INPUT_GRADIENT if is_late else found
 
     def note(self, kind: CollectiveKind, axis: str, tensors: list[Tensor], args: Any) -> None:
         """Count a collective, and state the category of what moves over data-parallel axes."""
