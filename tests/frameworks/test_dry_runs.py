@@ -160,7 +160,7 @@ def test_accelerate_leaves_tensors_whole(model):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    "split", [{"dp": 4, "recompute": "none"}, {"dp": 2, "pp": 2, "recompute": "none"}]
+    "split", [{"dp": 4, "recompute": "full"}, {"dp": 2, "pp": 2, "recompute": "none"}]
 )
 def test_megatron_sends_what_is_derived(model, split):
     plan = mw.fit(model, on="8xH100", framework="megatron", tp=2, mbs=1, seq=128, global_batch=8,

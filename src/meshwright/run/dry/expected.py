@@ -82,6 +82,7 @@ def _calls(
     """Yield each collective of a piece that crosses an axis in use, with its bytes."""
     strategy, options = plan.best.strategy, plan.best.plan_options
     optimizer = problem.workload.optimizer
+    is_end = piece is problem.graph.embedding or piece is problem.graph.head
     sizes = problem.bound_sizes(piece, strategy.micro_batch_size)
     derived = dict(zip(map(id, problem.pieces), problem.derived_shardings(options), strict=True))
     inner = [
@@ -91,6 +92,8 @@ def _calls(
     ]
     outer = [c for c in sync_calls(piece, options) if c.axis.split("*")[0] in _DATA_AXES]
     for call in (*inner, *outer):
+        if call.replayed and is_end:  # recomputation is that of layers
+            continue
         if degree_of(call.axis, strategy, sizes) == 1:
             continue
         word = problem.rates.activation_bytes
