@@ -50,6 +50,7 @@ class MegatronProgram(RankProgram):
 
     framework = "megatron"
     packages = ("megatron-core", "megatron-bridge")
+    installed_by = "megatron-bridge==0.6.2"
     note = (
         "layers of megatron-core without Transformer Engine: fused kernels are absent, and "
         "PyTorch's norm and flash attention stand for theirs; gradients are not clipped"

@@ -102,6 +102,7 @@ class RankProgram:
     framework: ClassVar[str] = "fsdp"
     packages: ClassVar[tuple[str, ...]] = ()
     """Packages of Python beside PyTorch, the framework first."""
+    installed_by: ClassVar[str] = "'meshwright[frameworks]'"
     note: ClassVar[str] = ""
     """What of the framework is not there."""
     plan: Plan

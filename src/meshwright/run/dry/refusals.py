@@ -35,7 +35,7 @@ def dry_faults(plan: Plan) -> Iterator[Fault]:
     strategy, options, work = plan.best.strategy, plan.best.plan_options, plan.workload
     framework = work.software.framework.partition("==")[0]
     if framework and framework not in FRAMEWORKS:
-        yield Fault("framework", f"{framework} is no program of PyTorch's own parallelism",
+        yield Fault("framework", f"{framework} is not run dry",
                     " or ".join(FRAMEWORKS))  # fmt: skip
     is_own = framework == "torchtitan" and find_spec(framework) is not None
     if not is_own:

@@ -86,7 +86,7 @@ def program_of(plan: Plan) -> type[RankProgram]:
         return RankProgram
     raise UnsupportedError(
         f"a dry run of {named} needs {' and '.join(found.packages)}; "
-        "install it with: pip install 'meshwright[frameworks]'"
+        f"install it with: pip install {found.installed_by}"
     )
 
 

@@ -238,9 +238,23 @@ def test_nothing_is_left_behind():
 
 
 def test_plans_that_no_program_expresses_are_refused_with_all_reasons():
-    plan = mw.fit("llama3-8b", on="8xH100", framework="megatron", tp=2, dp=4, zero=1,
-                  mbs=1, seq=1024, global_batch=4)  # fmt: skip
-    with pytest.raises(UnsupportedError, match=r"megatron is no program(.|\n)*zero_stage"):
+    plan = mw.fit("llama3-8b", on="8xH100", framework="deepspeed", dp=8, zero=2, mbs=1, seq=1024,
+                  global_batch=8)  # fmt: skip
+    with pytest.raises(UnsupportedError, match=r"deepspeed is not run dry(.|\n)*optimizer"):
+        dry_run(plan)
+
+
+@pytest.mark.parametrize(
+    ("framework", "needed"),
+    [("megatron", "megatron-core and megatron-bridge"), ("accelerate", "transformers")],
+)
+def test_a_framework_that_is_not_installed_is_named_with_what_installs_it(
+    monkeypatch, framework, needed
+):
+    plan = mw.fit("llama3-8b", on="8xH100", framework=framework, dp=8, mbs=1, seq=1024,
+                  global_batch=8)  # fmt: skip
+    monkeypatch.setattr("meshwright.run.dry.run.version_of", lambda package: None)
+    with pytest.raises(UnsupportedError, match=rf"{needed}; install (.|\n)*pip install"):
         dry_run(plan)
 
 
