@@ -253,7 +253,7 @@ def test_a_framework_that_is_not_installed_is_named_with_what_installs_it(
 ):
     plan = mw.fit("llama3-8b", on="8xH100", framework=framework, dp=8, mbs=1, seq=1024,
                   global_batch=8)  # fmt: skip
-    monkeypatch.setattr("meshwright.run.dry.run.version_of", lambda package: None)
+    monkeypatch.setitem(dry_run.__globals__, "version_of", lambda package: None)
     with pytest.raises(UnsupportedError, match=rf"{needed}; install (.|\n)*pip install"):
         dry_run(plan)
 
