@@ -63,7 +63,7 @@ class AccelerateProgram(RankProgram):
                 GradientState._reset_state()
 
     def _environment(self) -> dict[str, str]:
-        """Return what the launcher sets for this rank."""
+        """Return the variables that the launcher sets for this rank."""
         from accelerate.commands.launch import _validate_launch_command, launch_command_parser
         from accelerate.utils.launch import prepare_multi_gpu_env
 

@@ -1,4 +1,4 @@
-"""What an exported script starts, as words."""
+"""Words of the command that an exported script starts."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def _ranked(plan: Plan) -> Iterator[Plan]:
 
 
 def verdict(plan: Plan, progress: Callable[[str, str], Progress | None] | None = None) -> Verified:
-    """Return what a dry run says of a plan.
+    """Return the verdict of a dry run on a plan.
 
     Tensors are as executed; what lies in memory beside tensors (the workspace of libraries,
     communicators, a margin) is as priced.

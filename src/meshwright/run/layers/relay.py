@@ -18,7 +18,7 @@ from meshwright.streams.forms import Send, StreamRounds
 
 
 class Relay:
-    """What a member sends to its neighbours, and receives from them, in the rounds of a pass.
+    """Sends of a member to its neighbours, and what it receives, in the rounds of a pass.
 
     ``shapes`` are those of all items, ``like`` is a tensor of their type.
     """
