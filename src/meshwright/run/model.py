@@ -17,29 +17,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from meshwright.base.errors import Fault, SpecError
 from meshwright.spec.model import AttentionSpec, ExpertSpec, FeedForwardSpec, LayerSpec, ModelSpec
 
 NORM_EPSILON = 1e-5
 ROTARY_BASE = 10_000.0
 
 
-def check_runnable(model: ModelSpec) -> None:
-    """Refuse models with parts that are not built here.
-
-    Raises
-    ------
-    SpecError
-        Latent attention, recurrences, sinks, chunked windows, several predicted tokens.
-    """
-    faults = [Fault("model", f"{model.name} has {part}, which run does not build", "another model")
-              for part in dict.fromkeys(_unknown_parts(model))]  # fmt: skip
-    if faults:
-        raise SpecError(faults)
-
-
-def _unknown_parts(model: ModelSpec) -> Iterator[str]:
-    """Yield the parts of a model that are not built here."""
+def unbuilt_parts(model: ModelSpec) -> Iterator[str]:
+    """Yield the parts of a model that are not built here, some of them more than once."""
     if model.prediction_depths:
         yield "prediction of several tokens"
     for kind in model.layer_kinds:
@@ -301,14 +286,7 @@ def dense(
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
 ) -> Chunk:
-    """Return the whole model on a device; ``meta`` allocates nothing, else weights are drawn.
-
-    Raises
-    ------
-    SpecError
-        The model has parts that are not built here.
-    """
-    check_runnable(model)
+    """Return the whole model on a device; ``meta`` allocates nothing, else weights are drawn."""
     with torch.device("meta"):
         made = Chunk(model, range(model.num_layers)).to(dtype)
     if str(device) == "meta":

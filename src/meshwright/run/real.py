@@ -29,7 +29,7 @@ from meshwright.run.check import (
 )
 from meshwright.run.dry.moments import Category
 from meshwright.run.mesh import coordinates, make_mesh
-from meshwright.run.model import Chunk, check_runnable, dense
+from meshwright.run.model import Chunk, dense
 from meshwright.run.parts import Measured, interval_of, medians, part_times
 from meshwright.run.processes import check_port, free_port, is_of_torchrun, join_torchrun, spawn
 from meshwright.run.scale import Job, Scale, axes_in_use, job_of
@@ -72,7 +72,6 @@ def execute(
     MeshwrightError
         A process failed; the message names it.
     """
-    check_runnable(plan.model)
     job = job_of(plan, scale, most_processes)
     price = plan.best.estimate if scale == "full" else None
     task = Task(job, steps, seed, dtype, checks, scale, price)

@@ -12,6 +12,7 @@ from math import gcd
 from typing import Literal
 
 from meshwright.base.errors import Fault, SpecError
+from meshwright.run.model import unbuilt_parts
 from meshwright.sharding.dealing import chunk_lengths
 from meshwright.sharding.strategy import (
     AXES,
@@ -120,6 +121,8 @@ def refused(
         (options.recomputes_some or options.recomputes_runs, "recompute_layers",
          "full recomputation here covers every layer alone", "0"),
     )  # fmt: skip
+    for part in dict.fromkeys(unbuilt_parts(model)):
+        yield Fault("model", f"{model.name} has {part}, which run does not build", "another model")
     for is_met, field, message, fix in cases:
         if is_met:
             yield Fault(f"plan: {field}", message, fix)

@@ -244,6 +244,14 @@ def test_what_cannot_be_run_is_refused_at_once():
         job_of(plan)
 
 
+def test_parts_of_a_model_and_of_a_plan_are_refused_together():
+    plan = build(
+        {"tp": 2, "dp_shard": 2}, {"sequence_parallel": False}, model="deepseek-v3", batch=16
+    )
+    with pytest.raises(SpecError, match=r"latent attention \(MLA\)(.|\n)*sequence_parallel"):
+        job_of(plan)
+
+
 def test_the_smaller_tensor_travels():
     """Llama 3 8B, by hand: 4096 x (10240 + 43008) = 218,103,808 elements, 4 T 4096 of tokens."""
     model = load_model("llama3-8b")
