@@ -223,6 +223,7 @@ class ProblemOf(ABC, Generic[Work]):
             matmul if is_cast else None,
             narrow_activation_inputs=work.software.narrow_activation_inputs,
             keeps_gathered_inputs=work.software.keeps_gathered_inputs,
+            weighs_rows_in_fp32=work.software.weighs_rows_in_fp32,
             wide_key_gradients=work.software.wide_key_gradients,
             freezes_weights=isinstance(work, Training) and work.optimizer.freezes_weights,
             **self._adapted,

@@ -274,6 +274,8 @@ class CheckpointPolicy:
     """Activations of networks keep their inputs in 8 bits."""
     keeps_gathered_inputs: bool = False
     """Products keep inputs as they are while they run: gathered over tp."""
+    weighs_rows_in_fp32: bool = False
+    """Rows that come back from experts are kept in FP32, where nothing is recomputed."""
     wide_key_gradients: bool = False
     """Gradients of keys and values travel in FP32."""
     freezes_weights: bool = False
@@ -325,6 +327,9 @@ def saved_elements(
                 and op.region not in keeping.adapted_regions
             )
         ]
+    if keeping.weighs_rows_in_fp32 and plan_options.recompute is Recompute.NONE:
+        back = [op.moved for op in layer.ops if op.kind is OpKind.ROUTE and op.moved is not None]
+        kept += [(_in_fp32(rows), 1.0) for rows in back]
     unique = {tensor.name: (tensor, share) for tensor, share in kept}
     whole = dict.fromkeys(_gathered_inputs(layer, keeping), "tp")
     whole |= dict.fromkeys(_gathered_keys(layer, plan_options), "cp")
@@ -349,6 +354,11 @@ def _saved_by(op: Op, plan_options: PlanOptions) -> tuple[Tensor, ...]:
         return op.saved
     turned = replace(op.output, name=f"{op.output.name}, turned")
     return tuple(turned if tensor == op.output else tensor for tensor in op.saved)
+
+
+def _in_fp32(tensor: Tensor) -> Tensor:
+    """Return an FP32 copy: 4 bytes for each of B S k h elements of rows that k experts return."""
+    return replace(tensor, name=f"{tensor.name}.fp32", word_bytes=4.0)
 
 
 def _gathered_inputs(layer: LayerGraph, keeping: CheckpointPolicy) -> frozenset[str]:

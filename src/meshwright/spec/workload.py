@@ -374,6 +374,12 @@ class SoftwareStack(Declaration):
     Source: PyTorch 2.13, ``convert_to_f32`` of
     ``torch/distributed/tensor/experimental/_context_parallel/_attention.py``.
     """
+    weighs_rows_in_fp32: bool = False
+    """Scores multiply the rows that come back from experts, whose FP32 copies are kept; otherwise
+    they are multiplied in with the activation function of the experts.
+
+    Source: torchtitan 0.3.0, ``combine`` of ``models/common/token_dispatcher.py``.
+    """
     narrow_activation_inputs: bool = False
     """The input of the activation function is kept in 8 bits, and cast back for its backward pass.
 

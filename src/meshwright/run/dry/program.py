@@ -218,6 +218,7 @@ class RankProgram:
             if self.sizes["tp"] > 1:
                 is_split = self.options.sequence_parallel
                 split_tensors(chunk, mesh["tp"], sequence_parallel=is_split)
+                chunk.tie()
             self._wrap_recompute(chunk)
             chunks.append(self._over_data(chunk, groups))
         return chunks
@@ -262,6 +263,8 @@ class RankProgram:
 
     def _without_sums(self, chunk: Any) -> AbstractContextManager[None]:
         """Have passes leave gradients unsummed."""
+        if not isinstance(chunk, DistributedDataParallel):  # one rank alone
+            return nullcontext()
         found: AbstractContextManager[None] = chunk.no_sync()
         return found
 

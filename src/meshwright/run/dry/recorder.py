@@ -243,8 +243,8 @@ class StepRecorder(Recorder):
         if kind is CollectiveKind.ALL_TO_ALL and "dp" in axis:
             axis = "ep"  # the same ranks
         super().note(kind, axis, tensors, args)
-        # Over cp alone, full sharding differs from attention in the buffers that it brings.
-        is_sharding = "dp" in axis or (axis == "cp" and isinstance(args[1], Tensor))
+        # Over cp alone, full sharding differs from attention: it names no group by a text.
+        is_sharding = "dp" in axis or (axis == "cp" and not any(isinstance(a, str) for a in args))
         if is_sharding and kind in _DATA:
             self._guess(tensors, _DATA[kind])
             if kind is CollectiveKind.REDUCE_SCATTER:

@@ -52,6 +52,10 @@ def dry_faults(plan: Plan) -> Iterator[Fault]:
             yield Fault("zero_stage", f"{options.zero_stage} is Megatron-FSDP, which is not built",
                         "1 or 0")  # fmt: skip
         return
+    heads = [kind.attention.num_kv_heads for kind in plan.model.layer_kinds if kind.attention]
+    if not is_own and any(number % strategy.tp for number in heads):
+        message = f"tp {strategy.tp:.0f} splits {min(heads)} key heads, and PyTorch shares none"
+        yield Fault("tp", message, f"a divisor of {min(heads)}")
     if options.zero_stage < 2 and strategy.tp > 1 and strategy.dp > 1:
         yield Fault("zero_stage", f"{options.zero_stage} replicates weights, which with tp is not "
                     "built", "3, or 2 in a pipeline")  # fmt: skip
@@ -65,7 +69,10 @@ def dry_faults(plan: Plan) -> Iterator[Fault]:
     optimizer = work.optimizer
     is_adam = optimizer.state_bytes_per_param == 2.0 * optimizer.weight_bytes_per_param
     words = {optimizer.weight_bytes_per_param, optimizer.reduced_gradient_bytes_per_param}
-    if not is_adam or not words <= OF_BYTES.keys():
+    if work.adapters is not None or work.optimizer.freezes_weights:
+        yield Fault("adapters", f"no program that {framework or 'PyTorch'} starts here has them",
+                    "optimizer fsdp-mixed")  # fmt: skip
+    elif not is_adam or not words <= OF_BYTES.keys():
         yield Fault(
             "optimizer", f"{optimizer.name} is no AdamW of PyTorch", "fsdp-mixed, adam-fp32"
         )
