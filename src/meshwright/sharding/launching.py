@@ -270,7 +270,8 @@ DEGREES: tuple[Rule, ...] = (
         lambda case, known: (
             (case.s.cp > 1) & (case.plan_options.context_kind not in known.context_kinds)
         ),
-        "has no {context_kind} attention over cp {cp}", (), "context_kind=ring or gather or ulysses",
+        "has no {context_kind} attention over cp {cp}", (),
+        "context_kind=ring or gather or ulysses",
     ),
     _rule(
         "whole-sequences", "strategy.cp",

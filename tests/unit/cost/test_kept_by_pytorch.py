@@ -2,6 +2,7 @@
 
 import meshwright as mw
 from meshwright.cost.pipeline import receive_buffer_bytes
+from meshwright.sharding.local_sizes import local_elements
 from meshwright.spec.collective import CollectiveKind
 
 
@@ -56,3 +57,40 @@ def test_pipelines_of_pytorch_have_buffers_for_the_messages_of_all_micro_batches
     found, fewer = (p.best.estimate.memory_parts_bytes["buffers_bytes"] for p in (plan, less))
     # The first stage is the fullest: gradients of 32 / 2 micro-batches.
     assert found - fewer == 16 * sent
+
+
+def _kept_bytes(plan):
+    (layer, *_), strategy = plan.problem.graph.layers, plan.best.strategy
+    sizes = plan.problem.bound_sizes(layer, strategy.micro_batch_size)
+    saved = plan.problem.derived_shardings(plan.best.plan_options)[0].saved
+    found = {}
+    for one in saved:
+        elements = local_elements(one.tensor, one.split, sizes, strategy)
+        found[one.tensor.name] = (one.word_bytes or 2.0) * elements
+    return found
+
+
+def test_keys_gathered_over_cp_are_kept_whole():
+    plan = mw.fit("llama3-8b", on="8xH100", framework="torchtitan", recompute="none", cp=4, dp=2,
+                  mbs=1, seq=8192, global_batch=2, zero=3)  # fmt: skip
+    assert plan.best.plan_options.context_kind == "gather"
+    kept = _kept_bytes(plan)
+    # 8,192 tokens x 1,024 in BF16; queries are those of 2,048 tokens.
+    assert kept["attention.value"] == kept["attention.rotary.key"] == 8192 * 1024 * 2
+    assert kept["attention.rotary.query"] == 2048 * 4096 * 2
+
+
+def test_rows_that_experts_return_are_kept_in_fp32():
+    plan = mw.fit("qwen3-30b-a3b", on="8xH100", framework="torchtitan", recompute="none", dp=8,
+                  ep=8, mbs=1, seq=4096, global_batch=8, zero=3)  # fmt: skip
+    (rows,) = [n for name, n in _kept_bytes(plan).items() if name.endswith(".fp32")]
+    # 4,096 tokens for 8 experts each, 2,048 wide.
+    assert rows == 4096 * 8 * 2048 * 4
+
+
+def test_sums_of_key_gradients_travel_in_fp32():
+    plan = mw.fit("llama3-8b", on="8xH100", framework="fsdp", recompute="none", cp=4, dp=2,
+                  mbs=1, seq=8192, global_batch=2, zero=3)  # fmt: skip
+    layer = plan.problem.derived_shardings(plan.best.plan_options)[0]
+    words = {call.kind: call.tensor.word_bytes for call in layer.calls if call.axis == "cp"}
+    assert words == {CollectiveKind.ALL_GATHER: None, CollectiveKind.REDUCE_SCATTER: 4.0}

@@ -258,6 +258,24 @@ def test_a_framework_that_is_not_installed_is_named_with_what_installs_it(
         dry_run(plan)
 
 
+def test_a_tied_table_stays_one_under_tp():
+    path_options = {"tp": 2, "dp": 4, "global_batch": 4}
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "config.json"
+        path.write_text(json.dumps(CONFIG | {"tie_word_embeddings": True}))
+        plan = mw.fit(str(path), on="8xH100", framework="fsdp", mbs=1, seq=TOKENS, zero=3,
+                      **path_options)  # fmt: skip
+    # Norms are whole on both ranks of tp; the table, split in two, counts once.
+    norms = 5 * 256
+    assert held(dry_run(plan))["weights"] == 4 * ((ALL - EMBEDDING - norms) / 2 + norms) / 4
+
+
+def test_key_heads_that_ranks_would_share_are_refused():
+    plan = planned(tp=8, dp=1, zero=0, global_batch=1)
+    with pytest.raises(UnsupportedError, match="tp 8 splits 4 key heads, and PyTorch shares none"):
+        dry_run(plan)
+
+
 def test_a_view_leads_with_the_answer():
     page = ran(dp=8, global_batch=8).page()
     assert [tile.label for tile in page.tiles] == ["starts", "memory", "sent"]
