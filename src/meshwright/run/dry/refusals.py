@@ -43,8 +43,8 @@ def dry_faults(plan: Plan) -> Iterator[Fault]:
     if framework == "accelerate" and strategy.tp > 1:
         # accelerate 1.15 (2026-11), accelerator.py, _prepare_tp: "we skip the TP preparation"
         yield Fault("tp", "run_clm.py loads whole tensors, which accelerate leaves whole", "tp 1")
-    of_accelerate = ("cp",) * (framework == "accelerate")
-    for name in ("tatp", "etp", *of_accelerate):
+    unsplit = ("cp",) * (framework in ("accelerate", "megatron"))
+    for name in ("tatp", "etp", *unsplit):
         if getattr(strategy, name) > 1:
             yield Fault(name, f"{name} {getattr(strategy, name):.0f} is not built", f"{name} 1")
     if framework == "megatron":
