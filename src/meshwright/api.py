@@ -852,7 +852,14 @@ def export(asked: ask.Export, call: Call) -> dict[str, str] | list[Path]:
     exporter = exporters[asked.target]
     if asked.print and not exporter.is_text:
         raise UsageError(f"{exporter.table.written} are not text: --out FOLDER")
-    found = _plan_of(asked.plan)
+    found = replace(_plan_of(asked.plan), verified=())
+    if asked.verify:
+        from meshwright.catalog.graphs.torch_export import torch_or_refusal
+
+        torch_or_refusal()
+        from meshwright.run.dry.verify import verified_for
+
+        found = verified_for(found, asked.target)
     if asked.print:
         return {
             name: str(text) for name, text in rendered(found, asked.target, asked.launcher).items()
@@ -883,6 +890,8 @@ def _served(asked: Any) -> dict[str, str] | list[Path]:
 
     if asked.launcher is not None:
         raise UsageError("--launcher applies only with training frameworks")
+    if asked.verify:
+        raise UsageError("--verify applies only with training frameworks")
     found: ServingPlan | DisaggregatedPlan
     if isinstance(asked.plan, ServingPlan | DisaggregatedPlan):
         found = asked.plan

@@ -612,6 +612,7 @@ class Export(Written):
         "also write a job that starts all hosts"
     )
     print: bool = option("print the files, write nothing")
+    verify: bool = option("run the plan dry first; the files of a training framework say the outcome")
 
 
 # ------------------------------------------------------------------------- what the catalog holds

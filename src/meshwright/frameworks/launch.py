@@ -14,6 +14,7 @@ from meshwright.frameworks.table import Value, Words
 from meshwright.sharding.dealing import chunk_lengths
 from meshwright.sharding.strategy import DEGREES, Offload
 from meshwright.train.answer import Plan
+from meshwright.train.words import verified_in_words
 from meshwright.train.writing import MESH_AXES, host_size
 
 GRADIENT_AXES = ("dp_replicate", "dp_shard", "cp")
@@ -153,6 +154,9 @@ def header(plan: Plan, title: str, notes: Sequence[str] = ()) -> list[str]:
     ]
     if shortage := estimate.shortage_in_words():
         lines.insert(5, f"warning: does not fit, {shortage}")
+    if plan.verified:
+        told = plan.verified[-1]
+        lines.append(f"{verified_in_words(told)}{f', {told.date}' if told.date else ''}")
     if plan.command:
         lines.append(f"planned with: {plan.command}")
     return [f"# {on_one_line(line)}" for line in lines]

@@ -329,6 +329,8 @@ class Verified(Brief):
     plan: str
     program: str = ""
     """Program that ran, with its version; empty where none did."""
+    date: str = ""
+    """Day of the dry run, as 2026-11-27."""
     starts: bool | None = None
     """None: no program here can run the plan dry."""
     fits: bool | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import date
 
 from meshwright.base.errors import UnsupportedError
 from meshwright.run.dry.run import Progress, dry_run
@@ -35,6 +36,16 @@ def _ranked(plan: Plan) -> Iterator[Plan]:
             yield replace(plan, best=candidate, runners_up=left, robustness=None, operators=None)
 
 
+def verified_for(plan: Plan, target: str) -> Plan:
+    """Return a plan with the dry run of the program that a target of ``export`` starts."""
+    framework = {"torch": "fsdp", "torchtitan-autoparallel": "torchtitan"}.get(target, target)
+    work = plan.workload
+    if work.software.framework.partition("==")[0] != framework:
+        software = work.software.model_copy(update={"framework": framework})
+        work = work.model_copy(update={"software": software})
+    return replace(plan, verified=(verdict(replace(plan, workload=work)),))
+
+
 def verdict(plan: Plan, progress: Callable[[str, str], Progress | None] | None = None) -> Verified:
     """Return the verdict of a dry run on a plan.
 
@@ -52,7 +63,7 @@ def verdict(plan: Plan, progress: Callable[[str, str], Progress | None] | None =
     fullest = max(ran.stages, key=lambda stage: stage.peak_bytes)
     beside = max(0.0, price.memory_bytes - max(stage.predicted_bytes for stage in ran.stages))
     return Verified(
-        name, ran.program, starts=True,
+        name, ran.program, f"{date.today()}", starts=True,
         fits=fullest.peak_bytes + beside <= price.memory_capacity_bytes,
         peak_bytes=fullest.peak_bytes, priced_bytes=fullest.predicted_bytes,
         num_collectives=sum(len(stage.sent) for stage in ran.stages),
