@@ -178,6 +178,18 @@ def test_files_can_be_kept(page, address, downloads):
     assert page.complaints() == []
 
 
+def test_a_plan_is_run_dry_and_the_line_goes_with_the_plan(page, address):
+    page.open(at(address, **PRICED, framework="fsdp"))
+    answer(page)
+    page.press("#verify")
+    page.until("document.getElementById('verify').disabled === false")
+    told = page.text("#verified")
+    assert told.startswith("started in a dry run of PyTorch 2.") or "meshwright[run]" in told
+    page.set("mbs", "2")
+    answer(page)
+    assert page.text("#verified") == ""
+
+
 def test_names_are_words_whatever_they_look_like(page, explore, tmp_path):
     plan = mw.estimate(**SMALL, zero=3)
     model = ModelSpec.model_validate(plan.model.model_dump() | {"name": EVIL})

@@ -605,14 +605,15 @@ class Export(Written):
     plan: Name | None = argument("a plan as JSON; without one, the targets")
     target: str | None = argument(
         "torch, megatron, megatron-bridge, torchtitan, torchtitan-autoparallel, deepspeed, "
-        "accelerate, axolotl, torchtune, maxtext or chakra; of a plan of serving vllm, sglang or tensorrt-llm"
+        "accelerate, axolotl, torchtune, maxtext or chakra; of a plan of serving vllm, sglang or "
+        "tensorrt-llm"
     )
     out: Name = option("folder for the files", "FOLDER", ".")
     launcher: Literal["slurm", "kubernetes"] | None = option(
         "also write a job that starts all hosts"
     )
     print: bool = option("print the files, write nothing")
-    verify: bool = option("run the plan dry first; the files of a training framework say the outcome")
+    verify: bool = option("run the plan dry first; its training files say the outcome")
 
 
 # ------------------------------------------------------------------------- what the catalog holds

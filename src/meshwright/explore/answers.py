@@ -138,7 +138,7 @@ def picture(text: str, axis: str | None) -> Record:
 
 
 def verify(text: str) -> Record:
-    """Return what a dry run says of a plan; one runs at a time."""
+    """Return the verdict of a dry run of a plan; one runs at a time."""
     plan = _plan(text)
     torch_or_refusal()
     from meshwright.run.dry.verify import verdict

@@ -4,6 +4,7 @@ import http.client
 import json
 import re
 import socket
+import sys
 import threading
 import time
 from io import BytesIO
@@ -172,6 +173,22 @@ def test_a_report_and_launch_files_are_files(server):
     assert any(name.endswith(".py") for name in ZipFile(BytesIO(archive)).namelist())
     refused = ask(server, "export", plan=plan, target="no such")
     assert refused["error"]["kind"] == "unknown_name"
+
+
+def test_a_plan_is_run_dry_for_its_page(server):
+    pytest.importorskip("torch")
+    options = QUESTION | {"seq": "1k", "global_batch": "8", "framework": "fsdp", "zero": "3",
+                          "model": "llama3.2-1b", "recompute": "none"}  # fmt: skip
+    plan = ask(server, "estimate", options=options)["answer"]
+    told = ask(server, "verify", plan=json.dumps(plan))["verified"]
+    assert re.match(r"started in a dry run of PyTorch 2\.[\d.+a-z]+: peak [\d.]+ GiB, priced", told)
+
+
+def test_a_dry_run_without_pytorch_says_what_to_install(server, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    plan = ask(server, "estimate", options=QUESTION | {"zero": "3"})["answer"]
+    told = ask(server, "verify", plan=json.dumps(plan))["error"]
+    assert "pip install 'meshwright[run]'" in told["message"]
 
 
 def test_a_plan_on_a_grid_has_a_map_with_what_links_carry(server):
