@@ -220,7 +220,8 @@ class ProblemOf(ABC, Generic[Work]):
         is_cast = work.software.keeps_cast_inputs and matmul < activation
         return CheckpointPolicy(
             work.software.selective_recompute,
-            matmul if is_cast else None,
+            keeps_added_outputs=work.software.eager,
+            cast_word_bytes=matmul if is_cast else None,
             narrow_activation_inputs=work.software.narrow_activation_inputs,
             keeps_gathered_inputs=work.software.keeps_gathered_inputs,
             weighs_rows_in_fp32=work.software.weighs_rows_in_fp32,

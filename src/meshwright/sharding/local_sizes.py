@@ -282,6 +282,8 @@ class CheckpointPolicy:
     """Only products with adapters keep inputs: gradients of frozen weights are not computed."""
     adapted_regions: tuple[str, ...] = ("attention",)
     """Regions with adapters on their products; attention unless stated."""
+    keeps_added_outputs: bool = False
+    """Outputs of products are kept where they are only added to the residual stream too."""
 
 
 def saved_elements(
@@ -308,7 +310,9 @@ def saved_elements(
         kept = _kept_beside(layer, plan_options.recompute_modules, keeping)
     elif plan_options.recompute is Recompute.SELECTIVE and keeping.selective != "attention":
         keeps_half = keeping.selective == "half_of_products"
-        kept += _kept_outputs(layer, keeps_half=keeps_half)
+        kept += _kept_outputs(
+            layer, keeps_half=keeps_half, keeps_added=keeps_half or keeping.keeps_added_outputs
+        )
     elif plan_options.recompute is not Recompute.FULL:
         kept = [
             (_as_kept(tensor, op, keeping), 1.0)
@@ -362,18 +366,17 @@ def _in_fp32(tensor: Tensor) -> Tensor:
 
 
 def _gathered_inputs(layer: LayerGraph, keeping: CheckpointPolicy) -> frozenset[str]:
-    """Return the names of tensors that products keep gathered over tp: those of the stream.
+    """Return the names of tensors that products keep whole over tp: those of the stream.
 
+    Inputs are gathered before them, and outputs, where these are kept, are scattered after them.
     With B sequences of S tokens, h wide, each is 2 B S h bytes in BF16, not 2 B S h / tp.
     """
     if not keeping.keeps_gathered_inputs:
         return frozenset()
-    return frozenset(
-        tensor.name
-        for op in layer.ops
-        for tensor in op.saved
-        if op.kind is OpKind.MATMUL and op.contracted == ("hidden",)
-    )
+    products = [op for op in layer.ops if op.kind is OpKind.MATMUL]
+    inputs = (tensor for op in products if op.contracted == ("hidden",) for tensor in op.saved)
+    outputs = (tensor for op in products for tensor in op.outputs if "hidden" in tensor.dims)
+    return frozenset(tensor.name for tensor in (*inputs, *outputs))
 
 
 def _gathered_keys(layer: LayerGraph, plan_options: PlanOptions) -> frozenset[str]:
@@ -424,17 +427,20 @@ def _kept_beside(
     return found
 
 
-def _kept_outputs(layer: LayerGraph, *, keeps_half: bool) -> list[tuple[Tensor, float]]:
+def _kept_outputs(
+    layer: LayerGraph, *, keeps_half: bool, keeps_added: bool
+) -> list[tuple[Tensor, float]]:
     """Return the outputs of products that are kept; with every second one, also the core's.
 
     A compiler that keeps all of them leaves out tensors that are only added to the residual
-    stream. Grouped products of experts are not counted when every second product is kept.
+    stream, as no gradient needs them; call by call each output is kept until its layer runs again
+    (PyTorch 2.13, ``torch/utils/checkpoint.py``, ``_CachingTorchDispatchMode``). Grouped products of experts are not counted when every second product is kept.
     Source: torchtitan 0.3 ``distributed/activation_checkpoint.py``, whose operators to save are
     those of PyTorch ``_functorch/partitioners.py``, ``compute_intensive_ops``: no ``_grouped_mm``.
     """
     found = []
     share = 0.5 if keeps_half else 1.0
-    added = () if keeps_half else layer.ops[-1].inputs
+    added = () if keeps_added else layer.ops[-1].inputs
     for op in layer.ops:
         if op.kind is OpKind.MATMUL and not (keeps_half and op.is_grouped):
             found += [(output, share) for output in op.outputs if output not in added]
