@@ -434,7 +434,8 @@ def _kept_outputs(
 
     A compiler that keeps all of them leaves out tensors that are only added to the residual
     stream, as no gradient needs them; call by call each output is kept until its layer runs again
-    (PyTorch 2.13, ``torch/utils/checkpoint.py``, ``_CachingTorchDispatchMode``). Grouped products of experts are not counted when every second product is kept.
+    (PyTorch 2.13, ``torch/utils/checkpoint.py``, ``_CachingTorchDispatchMode``).
+    Grouped products of experts are not counted when every second product is kept.
     Source: torchtitan 0.3 ``distributed/activation_checkpoint.py``, whose operators to save are
     those of PyTorch ``_functorch/partitioners.py``, ``compute_intensive_ops``: no ``_grouped_mm``.
     """
