@@ -129,7 +129,7 @@ def pipelines_of(degrees, keeps):
     for split, kind, schedule, streamed in choices:
         same = split and tp == 1
         same |= streamed is Streamed.BOTH and not (split and tp > 1 and degrees["tatp"] > 1)
-        same |= kind is ContextKind.ULYSSES and cp == 1
+        same |= kind is not ContextKind.RING and cp == 1
         same |= (v > 1) != (schedule is ScheduleKind.INTERLEAVED)
         same |= pp == 1 and schedule is not ScheduleKind.ONE_F_ONE_B
         asked = {"sequence_parallel": split, "context_kind": kind, "schedule": schedule}

@@ -211,7 +211,7 @@ def _own_rows(
     rows = np.ones(len(columns.tp), dtype=bool)
     if plan_options.sequence_parallel:
         rows &= (columns.tp > 1) & (not problem.is_decode)
-    if plan_options.context_kind is ContextKind.ULYSSES:
+    if plan_options.context_kind is not ContextKind.RING:
         rows &= columns.cp > 1
     if plan_options.axis_order == CONTEXT_OUTSIDE:
         rows &= (columns.cp > 1) & (columns.pp > 1)
