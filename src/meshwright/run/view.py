@@ -36,8 +36,9 @@ def executed_page(found: Executed) -> Page:
 
 APART = ("Measured: medians over the steps after the first, on the first process. Layers wait for "
          "each collective, and for its slowest member; what is left of the passes is computation. "
-         "Collectives that PyTorch makes inside the passes are compared with it. The interval of "
-         "a part is that of the step, in proportion.")  # fmt: skip
+         "Collectives that PyTorch makes beside it are compared with it. Predicted are "
+         "the seconds that computation does not hide. The interval of a part is that of the step, "
+         "in proportion.")  # fmt: skip
 
 
 def _parts(found: Executed) -> Table:

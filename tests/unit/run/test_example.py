@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import meshwright as mw
+from meshwright.frameworks.registry import rendered
 from meshwright.run.real import execute
 from meshwright.run.scale import job_of
 
@@ -31,3 +32,19 @@ def test_it_learns_in_full_size(plan):
     assert found.is_right
     assert found.predicted_s is not None
     assert found.losses[-1] < found.losses[0] - 0.2
+
+
+def test_the_job_of_torchtitan_is_what_export_writes():
+    """The price in the header moves with calibrations; all else is the same to the letter."""
+    plan = mw.plan(
+        str(FOLDER / "config.json"), on="4xA100", workload=str(FOLDER / "workload.yaml"),
+        dp=4, zero=3, mbs=4, recompute="none",
+    )  # fmt: skip
+    price = ("# step:", "# planned with:", "# torchtitan 0.3.0, written by")
+    for name, text in rendered(plan, "torchtitan").items():
+        stored = (FOLDER / "torchtitan" / name).read_text("utf-8")
+        found, kept = (
+            [line for line in one.splitlines() if not line.startswith(price)]
+            for one in (text, stored)
+        )
+        assert found == kept
