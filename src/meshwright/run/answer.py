@@ -72,6 +72,32 @@ class PartTime(Brief):
 
 
 @dataclass(frozen=True)
+class Recorded(Brief):
+    """A collective as the first process made it, in the order of the first step."""
+
+    phase: str
+    site: str
+    """Operator that needs it, and its side."""
+    kind: str
+    axis: str
+    calls: int
+    sent_bytes: float
+    """Bytes of the full tensors of all calls [bytes]."""
+
+
+@dataclass(frozen=True, order=True)
+class RecordedSend(Brief):
+    """A send of the first pass of a tensor stream, in the group of the first process."""
+
+    direction: str
+    round: int
+    source: int
+    destination: int
+    item: int
+    num_bytes: int
+
+
+@dataclass(frozen=True)
 class Executed(Shown):
     """A plan run for real on a few processes."""
 
@@ -119,6 +145,8 @@ class Executed(Shown):
     """Time of a step as priced, and its 80 % interval; None: not the size of the plan [s]."""
     parts: tuple[PartTime, ...] = ()
     """Parts as priced beside those measured; none where it is not the size of the plan."""
+    walk: tuple[Recorded, ...] = ()
+    rounds: tuple[RecordedSend, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
     @property

@@ -15,7 +15,7 @@ from torch import Tensor
 from meshwright.graph.op import TOKEN_DIMS, UNITS_OF_DIM, LayerGraph
 from meshwright.graph.op import Tensor as SpecTensor
 from meshwright.graph.transformer import TABLE, build_graph
-from meshwright.run.answer import Call
+from meshwright.run.answer import Call, RecordedSend
 from meshwright.run.mesh import Mesh
 from meshwright.run.recorder import Recorder, StreamPass
 from meshwright.run.scale import Job, axes_in_use
@@ -177,6 +177,17 @@ def wrong_passes(recorder: Recorder, mesh: Mesh) -> int:
     wrong = sum(_differs(made, mesh) for made in recorder.passes)
     noted = sum(num_bytes for made in recorder.passes for _, num_bytes in made.sends)
     return wrong + (noted != recorder.streamed_bytes)
+
+
+def first_passes(recorder: Recorder, mesh: Mesh) -> tuple[tuple[int, ...], list[RecordedSend]]:
+    """Return the sends of the first stream pass in each direction, and the ranks of its group."""
+    found: dict[bool, StreamPass] = {}
+    for made in recorder.passes:
+        if made.axis == recorder.passes[0].axis:
+            found.setdefault(made.is_reversed, made)
+    sends = [RecordedSend("backward" if is_reversed else "forward", *send, num_bytes)
+             for is_reversed, made in found.items() for send, num_bytes in made.sends]  # fmt: skip
+    return (mesh[recorder.passes[0].axis].ranks if found else ()), sends
 
 
 def _differs(made: StreamPass, mesh: Mesh) -> bool:

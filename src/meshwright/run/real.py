@@ -17,11 +17,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from meshwright.base.errors import Fault, SpecError
-from meshwright.run.answer import Executed, rows_of
+from meshwright.run.answer import Executed, Recorded, rows_of
 from meshwright.run.check import (
     TOLERANCE,
     derived,
     derived_kept_bytes,
+    first_passes,
     gradient_errors,
     recorded,
     relative,
@@ -207,6 +208,7 @@ def _report(
         "allocated": torch.cuda.max_memory_allocated(process.device) if is_cuda else 0,
         "passes": len(recorder.passes),
         "wrong": wrong_passes(recorder, mesh),
+        "rounds": first_passes(recorder, mesh),
     }
     of_all: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(of_all, own)
@@ -232,5 +234,10 @@ def _report(
         tolerance=TOLERANCE[task.dtype] if task.checks else None,
         predicted_s=None if price is None else (price.step_time_s, *interval_of(price)),
         parts=part_times(price, job, times) if price else (),
+        walk=tuple(Recorded(str(one.phase), one.site, str(one.kind), one.axis, count,
+                            float(recorder.num_bytes[one]))
+                   for one, count in recorder.calls.items()),
+        rounds=tuple(sorted(send for ranks, sends in every["rounds"] if 0 in ranks
+                            for send in sends)),
         notes=job.notes,
     )  # fmt: skip

@@ -27,6 +27,7 @@ def executed_page(found: Executed) -> Page:
                     else [Text("One process sends nothing.")]),
             *([Section("parts", "Is each part as fast as predicted?", [_parts(found), Text(APART)])]
               if found.parts else []),
+            Section("walk", "Who sends what, in which order?", list(_walk(found))),
             Section("losses", "How did the loss go?", [Table(("step>", "loss>"), losses)]),
             Section("notes", "What differs from the plan?",
                     [Text(note) for note in found.notes] or [Text("Nothing.")]),
@@ -47,6 +48,28 @@ def _parts(found: Executed) -> Table:
              f"{format_seconds(one.high_s)}", one.measured_s, "yes" if one.is_within else "NO")
             for one in found.parts]  # fmt: skip
     return Table(("part", "predicted [s]", "interval", "measured [s]", "within"), rows)
+
+
+def _walk(found: Executed) -> Iterator[Table | Text]:
+    """Yield the collectives of the first process in their order, and the rounds of a stream."""
+    if found.walk:
+        yield Table(
+            ("phase", "for", "collective", "over", "calls>", "of a call [bytes]"),
+            [(one.phase, one.site, one.kind, one.axis, one.calls, one.sent_bytes / one.calls)
+             for one in found.walk],
+            "Collectives of the first process, in the order of the first step",
+        )  # fmt: skip
+    for direction in ("forward", "backward"):
+        sends = [one for one in found.rounds if one.direction == direction]
+        if sends:
+            rows = [(number, ", ".join(f"{one.source}>{one.destination}: {one.item}"
+                                       for one in sends if one.round == number),
+                     sum(one.num_bytes for one in sends if one.round == number))
+                    for number in sorted({one.round for one in sends})]  # fmt: skip
+            yield Table(("round>", "member>member: item", "sent [bytes]"), rows,
+                        f"Sends of the first {direction} pass of a stream")  # fmt: skip
+    if not (found.walk or found.rounds):
+        yield Text("The first process sends nothing.")
 
 
 def sent_table(groups: Iterable[tuple[str, Iterable[Sent]]]) -> Table:

@@ -17,6 +17,7 @@ import torch
 from executed_plans import assert_right, find_a_busy_port
 from hand_made_plans import build
 
+import meshwright.streams  # noqa: F401, the forms register themselves
 from meshwright.base.errors import MeshwrightError, SpecError
 from meshwright.catalog.models import load_model
 from meshwright.run.check import gradient_errors, relative
@@ -24,10 +25,13 @@ from meshwright.run.processes import free_port, spawn
 from meshwright.run.real import execute
 from meshwright.run.scale import job_of, streamed
 from meshwright.run.sharded import Held
+from meshwright.run.view import executed_page
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.show.walks.named import WalkQuestion, walk_of
 from meshwright.spec.choices import ContextKind, Recompute, ScheduleKind, Streamed, StreamForm
+from meshwright.streams.forms import enumerate_rounds, reverse, streams
 from meshwright.train.plan_file import save
+from meshwright.view.terminal import text_of
 
 INPUTS, WEIGHTS, BOTH = Streamed.INPUTS, Streamed.WEIGHTS, Streamed.BOTH
 DAILY = {
@@ -144,6 +148,22 @@ def test_a_real_step_makes_the_collectives_of_the_walk():
              ("backward", "all-gather"): 2, ("backward", "reduce-scatter"): 1}  # fmt: skip
     for key, more in edges.items():
         assert made[key] == 2 * 2 * (2 * drawn[key] + more)
+
+
+def test_a_run_shows_who_sends_to_whom():
+    """The rounds drawn are all those of the form, in both directions, and bytes of equal parts."""
+    found = run({"tatp": 3}, {"streamed": INPUTS, "stream_form": StreamForm.RING}, steps=1)
+    drawn = {direction: [(one.round, one.source, one.destination, one.item)
+                         for one in found.rounds if one.direction == direction]
+             for direction in ("forward", "backward")}  # fmt: skip
+    rounds = enumerate_rounds(streams["ring"], 3)
+    assert drawn["forward"] == sorted(map(tuple, rounds.sends))
+    assert drawn["backward"] == sorted(map(tuple, reverse(rounds).sends))
+    assert len({one.num_bytes for one in found.rounds}) == 1
+    page = text_of(executed_page(found), detail=True, width=160)
+    assert "Sends of the first forward pass of a stream" in page
+    assert "Collectives of the first process, in the order of the first step" in page
+    assert {one.phase for one in found.walk} >= {"forward", "weight_gradient"}
 
 
 @pytest.mark.slow
