@@ -53,7 +53,7 @@ class TorchtitanAutoParallel(Torchtitan):
             "torchtitan 0.3.0 has its own test of AutoParallel disabled: PyTorch after 2026-06-24 "
             "needs an AutoParallel that follows it (torchtitan issue 3699)",
         ]
-        words = words_of_plan(plan) | {"async_tp": False}
+        words = words_of_plan(plan) | {"async_tp": False, "logit_tiles": None}
         options = [("--module", MODULE), ("--config", CONFIG), *options_of(self.table.write(words))]
         script = shell_script(header(plan, self.table.written, notes), [OWN_PATH],
                               [*torchrun(plan), "-m torchtitan.train"], options)  # fmt: skip
