@@ -104,7 +104,7 @@ class RankProgram:
     """Packages of Python beside PyTorch, the framework first."""
     installed_by: ClassVar[str] = "'meshwright[frameworks]'"
     note: ClassVar[str] = ""
-    """What of the framework is not there."""
+    """Parts of the framework that are missing."""
     plan: Plan
     stage: int
     sizes: dict[str, int] = field(init=False)
