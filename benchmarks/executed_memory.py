@@ -1,6 +1,6 @@
 """Memory of dry runs beside the formulas, by category: strategies x models, each kind of stage.
 
-Models have their own widths and twelve layers: categories that grow with layers are sums of equal
+Models have their own widths and few layers: categories that grow with layers are sums of equal
 ones. Rows that are in the file are not run again; a report predicts all of them anew.
 
     python benchmarks/executed_memory.py [--out benchmarks/measurements/executed_memory.csv]
@@ -34,7 +34,7 @@ COLUMNS = ("model", "layers", "framework", "axes", "plan", "options", "torch", "
 MODELS = ("llama3-8b", "llama3-70b", "llama3.2-1b", "qwen3-8b", "qwen3-32b", "mistral-7b",
           "llama2-13b", "llama3.1-405b", "qwen2.5-14b", "qwen3-0.6b", "llama2-7b",
           "mistral-large")  # fmt: skip
-NUM_LAYERS, NUM_DEVICES = 12, 16
+NUM_LAYERS, NUM_DEVICES = 4, 16
 SMALL = {"models": ("llama3.2-1b",), "strategies": 3}
 Options = dict[str, Any]
 
@@ -65,6 +65,15 @@ def strategies() -> Iterator[tuple[str, Options]]:
         [("tp*pp", batch | {"tp": tp, "pp": 2, "dp": NUM_DEVICES // tp // 2, "zero": 2,
                             "global_batch": 4 * NUM_DEVICES // tp, "recompute": recompute})
          for tp, recompute in product((2, 4), ("none", "full"))],
+        [("tp*pp", batch | {"tp": tp, "pp": pp, "dp": NUM_DEVICES // tp // pp, "zero": zero,
+                            "schedule": schedule, "sp": sp, "recompute": recompute,
+                            "global_batch": NUM_DEVICES // tp // pp * m})
+         for tp, pp, sp, zero, schedule, recompute, m in product(
+             (2, 4), (2, 4), ("on", "off"), (3, 2), ("1f1b", "gpipe"), ("none", "full"), (8, 3))],
+        [("dp", batch | sharded | {"seq": seq, "mbs": mbs, "recompute": recompute,
+                                   "global_batch": NUM_DEVICES * mbs * m})
+         for seq, mbs, recompute, m in product(
+             (1024, 4096, 8192), (1, 2), ("none", "selective", "full"), (1, 2))],
     ]  # fmt: skip
     for group in zip(*(_padded(kind, max(map(len, kinds))) for kind in kinds), strict=True):
         yield from (entry for entry in group if entry is not None)
@@ -74,10 +83,10 @@ def _padded(entries: list[Any], length: int) -> list[Any]:
     return entries + [None] * (length - len(entries))
 
 
-def planned(model: str, framework: str, options: Options) -> Plan:
+def planned(model: str, framework: str, options: Options, num_layers: int = NUM_LAYERS) -> Plan:
     """Return a strategy of a model with few layers."""
     found = mw.fit(model, on=f"{NUM_DEVICES}xB200", framework=framework, **options)
-    few = found.model.model_copy(update={"layer_pattern": found.model.layer_pattern[:NUM_LAYERS]})
+    few = found.model.model_copy(update={"layer_pattern": found.model.layer_pattern[:num_layers]})
     return replace(found, model=few)
 
 
@@ -137,11 +146,11 @@ def report(rows: list[dict[str, str]]) -> None:
     """
     runs: dict[tuple[str, ...], dict[str, dict[str, str]]] = defaultdict(dict)
     for row in rows:
-        key = ("axes", "model", "framework", "options", "stage")
+        key = ("axes", "model", "framework", "options", "stage", "layers")
         runs[tuple(row[name] for name in key)][row["category"]] = row
     errors: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
-    for (axes, model, framework, options, stage), parts in runs.items():
-        plan = planned(model, framework, json.loads(options))
+    for (axes, model, framework, options, stage, layers), parts in runs.items():
+        plan = planned(model, framework, json.loads(options), int(layers))
         predicted = expected_bytes(plan, int(stage))
         peak = sum(float(part["at_peak_bytes"]) for part in parts.values())
         which = f"{model} {plan.best.text} stage {stage}"

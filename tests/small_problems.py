@@ -209,6 +209,8 @@ def random_problem(chance: random.Random) -> Problem:
         flash_attention=chance.random() < 0.8,
         async_tensor_parallel=chance.random() < 0.3,
         cuda_graphs=chance.random() < 0.3,
+        shards_by_unit=chance.random() < 0.3,
+        whole_in_pipelines=chance.random() < 0.3,
     )
     return problem(
         chance.choice(MODELS)(chance.choice([1, 2, 3, 4, 6])),

@@ -375,9 +375,12 @@ class ModelGraph:
             m * cost.hidden_s + all_s - shown_s, m * (window_s + cost.recompute_s)
         )
         busy_s = m * cost.total_s + cost.per_step_s + update_s + shown_s + slower_s
+        # Gradients that come and go need not meet the activations.
+        gradient = optimizer.gradient_bytes_per_param
+        gradient *= not problem.workload.software.shards_by_unit
         num_bytes = (
             optimizer.weight_bytes_per_param * (params / shards if stage >= 3 else params)
-            + optimizer.gradient_bytes_per_param * (params / shards if stage >= 2 else params)
+            + gradient * (params / shards if stage >= 2 else params)
             + optimizer.state_bytes_per_param * held
             + cost.kept_bytes * (place[0] < len(problem.pieces) - 1)
         )
