@@ -256,8 +256,9 @@ def unit_moments(
       time: c (P + E); weights that are gathered for a backward pass stay, b P.
     * The update has weights, states and gradients alone.
 
-    Of one layer of 1e9 parameters without ends over 8 shards, with b = 2, c = k = 4 and activations
-    of 3 GB: 4 GB of its weights beside those of no other layer ... see the tests.
+    Two layers of 100 parameters between ends of 50, over 10 shards with b = 2 and c = k = 4: with
+    400 bytes of activations and 30 of work, the last layer begins with 400 + 30, its weights and
+    those of the other layer, 2 x 2 x 100, and gradients of the head, 4 x 50 + 4 x 50 / 10: 1,050.
 
     Source: PyTorch 2.13 ``distributed/fsdp/_fully_shard/_fsdp_param_group.py`` (``pre_backward``
     prefetches one unit, ``post_backward`` waits for the reduction of the unit before) and
@@ -321,19 +322,20 @@ def unit_moments(
         yield Moment(full, waiting, ends, (left(head) if keeps else b * layer) + table)
         # The layer before the last one, the one behind the first one, and the first one.
         of_first = behind_chunk + layer_bytes
+        behind_one, behind_two = (where(n > many, layer, head) for many in (1.0, 2.0))
         yield from of_layer(
-            larger(full - layer_bytes, of_first), layer, head + layer,
+            larger(full - layer_bytes, of_first), behind_one, head + layer,
             left(head + layer) if keeps else two,
         )  # fmt: skip
         in_pipe, alone = everything - b * embedding, two
         if keeps:
             in_pipe, alone = everything, b * embedding + two
         yield from of_layer(
-            smaller(of_first + layer_bytes, full), layer,
+            smaller(of_first + layer_bytes, full), behind_two,
             larger(whole - embedding - 2.0 * layer, head), where(piped > 0, in_pipe, alone),
         )  # fmt: skip
         first = where(piped > 0, everything, b * (layer + embedding))
-        yield from of_layer(of_first, layer, whole - embedding - layer, first)
+        yield from of_layer(of_first, behind_one, whole - embedding - layer, first)
         # The embedding: the gradient of its table, and the reduction of it.
         made = where(piped > 0, g * (embedding + others), g * (2.0 * embedding + others))
         made = where(others > 0, made, g * (embedding + 2.0 * tied))

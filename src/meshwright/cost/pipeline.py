@@ -571,7 +571,7 @@ def _stage_state(
         embedding_params=embedding,
         head_params=unit_params[-1] * counts[-1] - tied,
         tied_params=tied,
-        others_table_params=embedding * (strategy.tp - 1.0),
+        others_table_params=embedding * (strategy.tp - 1.0) * software.whole_table_gradients,
         num_layers=num_layers,
         sums_before_scatter=(strategy.pp > 1) * 1.0,
         num_communicators=num_communicators(strategy),

@@ -403,6 +403,12 @@ class SoftwareStack(Declaration):
 
     Source: PyTorch 2.13 ``distributed/fsdp/_fully_shard``, seen in dry runs.
     """
+    whole_table_gradients: bool = False
+    """Where tp splits the words of the token table, its gradient is made for all words first.
+
+    Source: ``RowwiseParallel`` of PyTorch 2.13 for ``nn.Embedding`` (a partial sum),
+    seen in dry runs; torchtitan 0.3.0 looks words up itself.
+    """
     update_copies: float = Field(default=0.0, ge=0)
     """FP32 copies of its parameters that an update on the device makes, and frees.
 

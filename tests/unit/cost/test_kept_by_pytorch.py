@@ -1,7 +1,7 @@
 """Tensors that PyTorch keeps and others do not: gathered inputs, buffers for messages."""
 
 import meshwright as mw
-from meshwright.cost.pipeline import receive_buffer_bytes
+from meshwright.cost.pipeline import entry_bytes, receive_buffer_bytes
 from meshwright.sharding.local_sizes import local_elements
 from meshwright.spec.collective import CollectiveKind
 
@@ -94,3 +94,8 @@ def test_sums_of_key_gradients_travel_in_fp32():
     layer = plan.problem.derived_shardings(plan.best.plan_options)[0]
     words = {call.kind: call.tensor.word_bytes for call in layer.calls if call.axis == "cp"}
     assert words == {CollectiveKind.ALL_GATHER: None, CollectiveKind.REDUCE_SCATTER: 4.0}
+
+
+def test_a_layer_ends_beside_its_entry():
+    """0.25 GB of the stream twice, 0.5 GB of it whole three and a half times."""
+    assert entry_bytes(0.25, 2.0, 0.5) == 2.25

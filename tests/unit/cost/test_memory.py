@@ -14,6 +14,7 @@ from meshwright.cost.memory import (
     fullest,
     host_bytes,
     memory_use,
+    needed_bytes,
     stage_moments,
 )
 from meshwright.cost.parts import MemoryPart, MemoryUse, StepPhase, StepTime, TimePart
@@ -285,3 +286,79 @@ def test_moments_of_one_byte_keep_and_move_less(plain, short):
     assert one.state_bytes_per_param - other.state_bytes_per_param == 2 * (4 - 1) - 2 * 4 / 2048
     moved = one.step_traffic_bytes_per_param - other.step_traffic_bytes_per_param
     assert moved == 2 * 2 * (4 - 1)
+
+
+UNITS = SoftwareStack(shards_by_unit=True, whole_in_pipelines=True, update_copies=1.0)
+FSDP = OptimizerPreset(
+    name="fsdp", weight_bytes_per_param=4, gradient_bytes_per_param=4, state_bytes_per_param=8
+)
+"""Weights and whole gradients of 2 bytes, messages of 4."""
+UNIT_STATE = StageState(
+    dense_params=300.0, expert_params=0.0, kept_bytes=400.0, in_flight=1.0, working_bytes=30.0,
+    num_layers=2.0, entry_bytes=10.0, loss_bytes=90.0, logit_bytes=20.0, layer_params=100.0,
+    embedding_params=50.0, head_params=50.0,
+)  # fmt: skip
+TEN = ShardDegrees(dense=10.0, expert=1.0)
+
+
+def moments(state=UNIT_STATE, **options):
+    plan_options = PlanOptions(zero_stage=3, **options)
+    _, found = stage_moments(state, TEN, plan_options, FSDP, UNITS)
+    return [(float(m.activations), float(m.working), float(m.gradients), float(m.gathered))
+            for m in found]  # fmt: skip
+
+
+def test_units_of_full_sharding_are_whole_one_after_the_other():
+    """Weights of 2 bytes, messages of 4, shards of 4 / 10; layers of 100 between ends of 50."""
+    loss, product, last, last_end, head, *_, made, embedding = moments()[:13]
+    assert loss == (400, 90, 0, 0)
+    assert product == (400, 20, 2 * 50, 2 * (50 + 100))
+    assert last == (400, 30, 4 * 50 + 20, 2 * (100 + 100))
+    assert last_end == (200, 10, 4 * 50 + 20 + 2 * 100, 2 * (100 + 100))
+    assert head == (400, 0, (2 + 4) * 50 + 20, 2 * 100)
+    # The first layer: the message of the other one, and the embedding on its way.
+    assert moments()[9] == (200, 30, 4 * 100 + 4 * 150 / 10, 2 * (100 + 50))
+    assert made == (0, 0, 4 * 100 + 4 * 250 / 10 + 2 * 50, 2 * 50)
+    assert embedding == (0, 0, (2 + 4) * 50 + 4 * 300 / 10, 0)
+    assert moments()[-1] == (0, 4 * 300 / 10, 4 * 300 / 10, 0)  # the update: one FP32 copy
+
+
+def test_later_micro_batches_go_backward_beside_the_gradients_of_earlier_ones():
+    later = moments(replace(UNIT_STATE, later_micro_batches=2.0))
+    assert later[0] == (400, 90, 120, 0)
+    assert later[2] == (400, 30, 120 + 4 * 50, 400)
+    assert moments(reshard_after_forward=False)[0] == (400, 90, 0, 2 * 300)
+
+
+def test_a_table_of_all_ranks_and_a_tied_one():
+    split = moments(replace(UNIT_STATE, others_table_params=150.0))
+    assert split[11] == (0, 0, 400 + 100 + 2 * (50 + 50 + 150), 100)
+    tied = replace(UNIT_STATE, head_params=0.0, tied_params=50.0, dense_params=250.0)
+    # The table waits from the head to the embedding, whole, with its first gradient.
+    assert moments(tied)[2] == (400, 30, 2 * 50, 400 + 2 * 50)
+    assert moments(tied)[11][2:] == (400 + 4 * 200 / 10 + 2 * 3 * 50, 100)
+
+
+def test_pipelines_sum_whole_gradients_and_reduce_them_at_the_end():
+    piped = replace(
+        UNIT_STATE, sums_before_scatter=1.0, in_flight=4.0, later_micro_batches=3.0,
+        output_bytes=20.0, waiting_bytes=60.0,
+    )  # fmt: skip
+    found = moments(piped)
+    # Three in flight beside all gradients, or four in the first backward pass beside none.
+    assert found[0] == (3 * 400, 90 + 20 + 2 * 60, 4 * 300, 0)
+    assert found[13] == (4 * 400, 90 + 20 + 3 * 60, 0, 0)
+    assert found[9] == (2 * 400 + 200, 30 + 20 + 2 * 60, 4 * 300, 2 * 300)
+    assert found[-2] == (0, 0, 4 * (300 + 50) + 4 * 50 / 10, 2 * 250)
+
+
+@pytest.mark.parametrize("offload", [Offload.NONE, Offload.STATE, Offload.ALL])
+def test_the_peak_is_one_moment_and_no_bound_is_above_it(offload):
+    options = PlanOptions(zero_stage=3, offload=offload)
+    rest, found = stage_moments(UNIT_STATE, TEN, options, FSDP, UNITS, workspace_bytes=3.0)
+    use = memory_use(UNIT_STATE, rest, found, BesideTensors(allocator_factor=1.1))
+    totals = [rest.with_moment(moment) for moment in found]
+    assert use.allocator_bytes == pytest.approx(1.1 * max(totals))
+    assert use.total_bytes == needed_bytes(UNIT_STATE, rest, found, BesideTensors(1.1))
+    least = stage_moments(UNIT_STATE, TEN, options, FSDP, UNITS, workspace_bytes=3.0, is_bound=True)
+    assert needed_bytes(UNIT_STATE, *least, BesideTensors()) <= max(totals)
