@@ -27,7 +27,7 @@ from meshwright.sharding.local_sizes import (
     local_elements,
     local_size,
 )
-from meshwright.sharding.strategy import PlanOptions, StrategyOf
+from meshwright.sharding.strategy import PlanOptions, ScheduleKind, StrategyOf
 from meshwright.spec.system import HostLink
 from meshwright.spec.workload import OptimizerPreset, SoftwareStack
 
@@ -357,8 +357,12 @@ def unit_moments(
     copies = 4.0 * update_copies * sharded_params(state, shards)
     update = Moment(gradients=shard, working=copies + workspace_bytes)
     in_flight = where(later, state.in_flight_later, state.in_flight)
+    after = passes(in_flight, total, where(later, 0.0, 1.0), to_end=True)
+    if plan_options.schedule is ScheduleKind.GPIPE:
+        # No forward pass in between lets go what the backward pass before it gathered.
+        after = (replace(m, gathered=larger(m.gathered, piped * everything)) for m in after)
     return (
-        *passes(in_flight, total, where(later, 0.0, 1.0), to_end=True),
+        *after,
         *passes(state.in_flight, 0.0 * total, 1.0, to_end=False),
         end,
         update,
