@@ -31,6 +31,7 @@ from meshwright.train.answer import (
     Robustness,
     SizeTried,
     Trials,
+    Verified,
     WhyNot,
 )
 from meshwright.train.measured import factors
@@ -74,6 +75,7 @@ DECLARED = {
     "Replan": Replan,
     "Deadline": (Deadline, "run_s", "is_in_time"),
     "Size tried": SizeTried,
+    "Verified": Verified,
     "Change": Change,
     "Operators": operators.OperatorPlan,
     "Operator option": operators.OperatorOption,

@@ -167,7 +167,8 @@ def test_the_place_of_axes_of_one_device_changes_nothing(seed):
         idle = [name for name in plan_options.axis_order if getattr(alone, name) == 1]
         used = [name for name in plan_options.axis_order if getattr(alone, name) > 1]
         moved = replace(plan_options, axis_order=(*idle, *used))
-        assert times_s(task, moved, stack([alone]))[0] == prices[index]
+        again = times_s(task, moved, stack([alone]))[0]
+        assert again == pytest.approx(prices[index], rel=1e-12)  # terms add in another order
 
 
 @FEW

@@ -77,7 +77,7 @@ class StageState:
     output_bytes: Num = 0.0
     """Logits that a schedule keeps until the end of the backward pass [bytes]."""
     waiting_bytes: Num = 0.0
-    """The same of a micro-batch in flight whose backward pass has not begun [bytes]."""
+    """Logits of a micro-batch in flight whose backward pass has not begun [bytes]."""
     later_micro_batches: Num = 0.0
     """Micro-batches of a step after the first [1]."""
     num_chunks: Num = 1.0
@@ -146,7 +146,7 @@ def sharded_params(state: StageState, shards: ShardDegrees) -> Num:
 
 @dataclass(frozen=True)
 class Moment:
-    """What a device holds at a moment beside weights and optimizer state [bytes]."""
+    """Memory of a device at a moment beside weights and optimizer state [bytes]."""
 
     activations: Num = 0.0
     working: Num = 0.0
@@ -156,7 +156,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class AtRest:
-    """What a device holds between steps, and the gradients that it keeps [bytes]."""
+    """Memory of a device between steps, and the gradients that it keeps [bytes]."""
 
     weights: Num
     gradients: Num
@@ -389,7 +389,7 @@ def stage_moments(
     state: StageState, shards: ShardDegrees, plan_options: PlanOptions, optimizer: OptimizerPreset,
     software: SoftwareStack, *, workspace_bytes: float = 0.0, is_bound: bool = False,
 ) -> tuple[AtRest, tuple[Moment, ...]]:  # fmt: skip
-    """Return what one device of a stage holds at rest, and at each moment of a step.
+    """Return the memory of one device of a stage at rest, and at each moment of a step.
 
     Parameters
     ----------

@@ -265,7 +265,7 @@ class _LocalGraph:
                          zip(names[first:], operands, strict=False), name)  # fmt: skip
 
     def _sources(self, one: PlacedOperator) -> list[str]:
-        """Return what an operator reads: kernels, or tensors that come from memory or a move."""
+        """Return the inputs of an operator: kernels, or tensors that come from memory or a move."""
         return [
             self.maker.get(read.name) or read.name if read.have == read.want else f"{read.name}'"
             for read in one.inputs

@@ -94,18 +94,17 @@ def efficiency_in_words(best: Candidate) -> str:
 
 
 def launches_in_words(plan: Plan) -> str:
-    """Return the frameworks that start the plan with their own price, in words.
+    """Return the frameworks that start the plan, the fastest of them with their own price.
 
     Frameworks whose memory alone is against it are named with that; rules are in the details.
     """
     stated = plan.workload.software.framework
     own = stated.partition("==")[0]
     listed = [entry for entry in plan.best.frameworks if entry.framework != own]
-    names: dict[str, list[str]] = {}
-    for entry in listed:
-        if entry.launches:
-            names.setdefault(price_in_words(entry), []).append(entry.framework)
-    starts = "; ".join(", ".join(found) + price for price, found in names.items())
+    start = sorted((entry for entry in listed if entry.launches),
+                   key=lambda entry: entry.step_time_s or 0.0)  # fmt: skip
+    starts = ", ".join(entry.framework + price_in_words(entry) * (place < MOST_PRICED)
+                       for place, entry in enumerate(start))  # fmt: skip
     lacks = ", ".join(f"{entry.framework} ({entry.why_not})" for entry in listed
                       if not entry.launches and entry.memory_bytes is not None)  # fmt: skip
     lacks = f"; not with {lacks}" if lacks else ""
@@ -119,6 +118,10 @@ def launches_in_words(plan: Plan) -> str:
     if own in WRITTEN and asked is not None and asked.why_not and asked.memory_bytes is None:
         how += ", but no file of it expresses the plan (export says why)"
     return f"with {stated}, as asked{how}" + (f"; also {starts}" if starts else "") + lacks
+
+
+MOST_PRICED = 3
+"""Frameworks whose price a screen shows; the details have all."""
 
 
 def price_in_words(entry: FrameworkPrice) -> str:

@@ -11,7 +11,7 @@ from meshwright.measure import run
 
 def test_without_pytorch_one_clear_error(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(UnsupportedError, match=r"pip install 'meshwright\[torch\]'"):
+    with pytest.raises(UnsupportedError, match=r"pip install 'meshwright\[run\]'"):
         mw.measure(out=tmp_path / "mine.yaml")
     assert not list(tmp_path.iterdir())
 

@@ -351,7 +351,7 @@ def software_of(row: StatedRow, framework: str | None) -> tuple[SoftwareFields, 
     llm-foundry in which gradients are reduced in bf16 (``mode PURE``).
     """
     notes = (row.notes or "").lower()
-    found: dict[str, tuple[bool | str, str]] = {}
+    found: dict[str, tuple[bool | str | int, str]] = {}
     for name, field in _MEMORY_OPTIONS.items():
         if _is_on(row.features.get(name)):
             found[field] = True, name

@@ -244,7 +244,7 @@ def draw_plan_options(rng: np.random.Generator) -> PlanOptions:
     stage, reshards = ZERO_CHOICES[int(rng.integers(len(ZERO_CHOICES)))]
     return PlanOptions(
         sequence_parallel=bool(rng.random() < 0.5),
-        context_kind=list(ContextKind)[int(rng.integers(2))],
+        context_kind=(ContextKind.RING, ContextKind.ULYSSES)[int(rng.integers(2))],
         zero_stage=stage,
         reshard_after_forward=reshards,
         recompute=list(Recompute)[int(rng.integers(3))],

@@ -42,7 +42,7 @@ class TorchtitanAutoParallel(Torchtitan):
     """A job of torchtitan's ``graph_trainer``, sharded by AutoParallel."""
 
     def refusals(self, plan: Plan) -> Sequence[Fault]:
-        """Return what torchtitan refuses, and what AutoParallel does."""
+        """Return the refusals of torchtitan and of AutoParallel."""
         return [*super().refusals(plan), *_refused(plan)]
 
     def render(self, plan: Plan) -> dict[str, str]:

@@ -112,4 +112,4 @@ def test_exported_files_say_the_dry_run_where_it_was_asked_for():
     assert line.startswith("# started in a dry run of PyTorch 2.")
     assert line.endswith(f", {date.today()}")
     (other, *_) = mw.export(plan, "megatron", print=True, verify=True).values()
-    assert "# not run dry: framework: megatron" in other
+    assert "# not run dry: zero_stage: 3 is Megatron-FSDP" in other
