@@ -3,8 +3,8 @@
     forward   o = sum_j exp(s_j - l) v_j with s_j = q k_j^T / sqrt(d), l = log sum_j exp(s_j), for
               pieces j that arrive one after the other; each rank keeps q, o and l of its tokens
     backward  k_j, v_j travel once more; p_j = exp(s_j - l), dv_j = p_j^T do,
-              ds_j = p_j (do v_j^T - o do), dq += ds_j k_j, dk_j = ds_j^T q: accumulators of dk_j
-              and dv_j walk home
+              ds_j = p_j (do v_j^T - o do) / sqrt(d), dq += ds_j k_j, dk_j = ds_j^T q: accumulators
+              of dk_j and dv_j walk home
 
 Over cp the pieces go round a ring (Liu et al. 2023, arXiv 2310.01889), over tatp by the form of its
 stream. With k key heads of size d, b s 2 k d elements travel forward, and twice as many backward:

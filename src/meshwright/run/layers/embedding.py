@@ -4,8 +4,8 @@
               all-reduce
     backward  dx gathered again (whole already without split tokens), each rank keeps its rows
 
-With b sequences of s tokens and width h, b s h elements forward and backward: 32 for b = 1, s = 4,
-h = 8.
+With b sequences of s tokens and width h, b s h elements forward, and as many backward where tokens
+are split: 32 for b = 1, s = 4, h = 8.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@
     backward  dY = all-gather(dY_r) (whole already without it), dX_r = dY W_r, dW_r = dY^T X_r
 
 A block of a column-parallel and a row-parallel layer makes one all-reduce forward and one backward,
-or a gather and a scatter instead of each, of the same volume. For b = 1, s = 4, h = 8 and tp 2 the
+or a gather and a scatter instead of each, of the same volume, and one more gather backward for
+the input that the column-parallel layer did not keep. For b = 1, s = 4, h = 8 and tp 2 the
 scatter takes 32 elements. Where tokens travel over tatp both are passes of a stream, part by part.
 """
 
