@@ -35,7 +35,11 @@ MEGATRON_PLANS = [
     ({"tp": 8, "dp_shard": 8, "ep": 64}, {"zero_stage": 1}, {"model": "deepseek-v3"}),
 ]
 TORCHTITAN_PLANS = [
-    ({"tp": 4, "pp": 2, "cp": 2, "dp_shard": 4}, {"zero_stage": 2}, {}),
+    (
+        {"tp": 4, "pp": 2, "cp": 2, "dp_shard": 4},
+        {"zero_stage": 2, "context_kind": ContextKind.GATHER},
+        {},
+    ),
     (
         {"tp": 2, "pp": 4, "dp_shard": 8, "num_virtual_stages": 4},
         {"zero_stage": 3, "schedule": ScheduleKind.INTERLEAVED, "recompute": Recompute.FULL},
