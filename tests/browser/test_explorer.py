@@ -14,7 +14,7 @@ from meshwright.train.plan_file import save
 SMALL = {"model": "llama3-8b", "on": "8xH100", "seq": "8k", "global_batch": "64"}
 PRICED = {"mode": "estimate", **SMALL, "zero": "3"}
 EVIL = '<img src=x onerror="document.title=1"><b>is</b>'
-P95_CPU_MS = 400.0  # an estimate is priced under each framework
+P95_CPU_MS = 150.0
 
 
 def at(address: str, **state: str) -> str:
@@ -163,7 +163,7 @@ def test_the_mouse_over_a_link_tells_what_it_carries(page, address):
 
 
 def test_files_can_be_kept(page, address, downloads):
-    page.open(at(address, **PRICED, recompute="full"))  # fits under fsdp, which is then the target
+    page.open(at(address, **PRICED))
     answer(page)
     page.set("framework", "fsdp")
     answer(page)

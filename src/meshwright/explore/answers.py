@@ -29,7 +29,7 @@ from meshwright.train.plan_file import from_json, to_data
 from meshwright.train.view.plan import front_plot
 from meshwright.train.view.plan import side_by_side as parts
 from meshwright.train.words import verified_in_words
-from meshwright.train.writing import target_for
+from meshwright.train.writing import TARGETS, target_for
 from meshwright.view.drawn import drawn, drawn_page, drawn_section
 from meshwright.view.html import html_of
 from meshwright.wafer.chart import map_chart
@@ -87,12 +87,13 @@ def _question(options: Mapping[str, str], start: Start) -> tuple[int, Any]:
 def answer_record(found: Plan) -> Record:
     """Return a plan with the first screen of its report and the leading plans."""
     asked = found.model, found.system.num_alive, found.workload.software
+    stated = found.workload.software.framework.partition("==")[0]
     return {
         "answer": to_data(found),
         "page": plain_data(drawn_page(replace(found.page(), sections=()))),
         "plans": [_entry(entry, asked) for entry in (found.best, *found.runners_up)],
         "texts": strategy_texts(found.best.strategy, found.best.plan_options),
-        "target": target_for(found.workload.software.framework or "", found.best.launches_with),
+        "target": TARGETS.get(stated) or target_for(stated, found.best.launches_with),
     }
 
 
