@@ -17,9 +17,9 @@ from meshwright.graph.op import Tensor as SpecTensor
 from meshwright.graph.transformer import TABLE, build_graph
 from meshwright.run.answer import Call, RecordedSend
 from meshwright.run.mesh import Mesh
-from meshwright.run.recorder import Recorder, StreamPass
+from meshwright.run.recorder import RecordedPass, Recorder
 from meshwright.run.scale import Job, axes_in_use
-from meshwright.run.sharded import Held
+from meshwright.run.sharded import WeightPart
 from meshwright.schedule.pipeline_schedules import TaskKind, schedules
 from meshwright.sharding.algebra import FLAT, Split
 from meshwright.sharding.dealing import chunk_lengths
@@ -181,7 +181,7 @@ def wrong_passes(recorder: Recorder, mesh: Mesh) -> int:
 
 def first_passes(recorder: Recorder, mesh: Mesh) -> tuple[tuple[int, ...], list[RecordedSend]]:
     """Return the sends of the first stream pass in each direction, and the ranks of its group."""
-    found: dict[bool, StreamPass] = {}
+    found: dict[bool, RecordedPass] = {}
     for made in recorder.passes:
         if made.axis == recorder.passes[0].axis:
             found.setdefault(made.is_reversed, made)
@@ -190,7 +190,7 @@ def first_passes(recorder: Recorder, mesh: Mesh) -> tuple[tuple[int, ...], list[
     return (mesh[recorder.passes[0].axis].ranks if found else ()), sends
 
 
-def _differs(made: StreamPass, mesh: Mesh) -> bool:
+def _differs(made: RecordedPass, mesh: Mesh) -> bool:
     axis = mesh[made.axis]
     rounds = enumerate_rounds(mesh.form_of(made.axis), axis.size)
     if made.is_reversed:
@@ -203,7 +203,7 @@ def _differs(made: StreamPass, mesh: Mesh) -> bool:
 
 
 def gradient_errors(
-    gradients: Mapping[str, Tensor], held: Mapping[str, Held], dense: Mapping[str, Tensor]
+    gradients: Mapping[str, Tensor], held: Mapping[str, WeightPart], dense: Mapping[str, Tensor]
 ) -> Iterator[tuple[float, str]]:
     """Yield the largest difference of each gradient of this process, over its largest entry."""
     for name, gradient in gradients.items():

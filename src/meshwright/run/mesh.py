@@ -14,9 +14,9 @@ from torch import Tensor
 
 import meshwright.streams  # noqa: F401, the forms register themselves
 from meshwright.graph.op import Phase
-from meshwright.run.dry.recorder import StepRecorder
 from meshwright.run.recorder import Recorder
 from meshwright.run.scale import Job
+from meshwright.run.step_recorder import StepRecorder
 from meshwright.sharding.local_sizes import degree_of
 from meshwright.sharding.strategy import REUSED_AXES, ContextKind, Streamed
 from meshwright.streams.forms import TensorStream, streams

@@ -28,9 +28,9 @@ from meshwright.run.check import (
     relative,
     wrong_passes,
 )
-from meshwright.run.dry.moments import Category
 from meshwright.run.mesh import coordinates, make_mesh
 from meshwright.run.model import Chunk, dense
+from meshwright.run.moments import Category
 from meshwright.run.parts import Measured, interval_of, medians, part_times
 from meshwright.run.processes import check_port, free_port, is_of_torchrun, join_torchrun, spawn
 from meshwright.run.scale import Job, Scale, axes_in_use, job_of

@@ -58,7 +58,7 @@ class Label(NamedTuple):
     the row counts that experts exchange first are not counted."""
 
 
-class StreamPass(NamedTuple):
+class RecordedPass(NamedTuple):
     """One pass of a tensor stream, as a member made it."""
 
     axis: str
@@ -81,7 +81,7 @@ class Recorder(TorchDispatchMode):
         self.calls: Counter[Call] = Counter()
         self.num_bytes: Counter[Call] = Counter()
         """Bytes of the full tensors: after a gather, before a reduction [bytes]."""
-        self.passes: list[StreamPass] = []
+        self.passes: list[RecordedPass] = []
         self.streamed_bytes = 0
         """Bytes of the sends of streams, as they passed by [bytes]."""
         self.waited_s: defaultdict[str, float] = defaultdict(float)

@@ -1,7 +1,7 @@
 """The model of one process: the modules of the dense one, each with its share of the weights.
 
-A weight that a process holds is some indices of some dims of a dense weight (:class:`Held`), so
-that any weight or gradient can be cut out of the dense one and compared.
+A process holds some indices of some dims of each dense weight (:class:`WeightPart`), so that any
+weight or gradient can be cut out of the dense one and compared.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Open = tuple[str, int, int]
 
 
 @dataclass(frozen=True)
-class Held:
+class WeightPart:
     """A weight of a process: which part of the dense weight, and what its gradient lacks."""
 
     index: Index = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Builder:
     def __init__(self, mesh: Mesh, dense: Chunk) -> None:
         self.mesh = mesh
         self.weights = dict(dense.named_parameters(remove_duplicate=False))
-        self.held: dict[str, Held] = {}
+        self.held: dict[str, WeightPart] = {}
         """The part that each parameter of the process is, by its name."""
         self.heads = mesh[heads_axis(mesh.job)]
         self.streams_inputs = mesh.options.streamed is Streamed.INPUTS
@@ -161,8 +161,10 @@ class Builder:
         Its gradient is a sum over the axes ``sums``, and for some of its rows (``shared``) over
         those of ranks that hold them too.
         """
-        made = Held(index or {}).of(self.weights[name].detach()).clone()
-        self.held[name] = Held(index or {}, (*((axis, 0, len(made)) for axis in sums), *shared))
+        made = WeightPart(index or {}).of(self.weights[name].detach()).clone()
+        self.held[name] = WeightPart(
+            index or {}, (*((axis, 0, len(made)) for axis in sums), *shared)
+        )
         return made
 
     def whole(self, module: nn.Module, name: str) -> nn.Module:
@@ -287,7 +289,7 @@ def _for_all(x: Tensor, size: int) -> Tensor:
     return x if x.shape[2] % size == 0 else x.repeat_interleave(size // x.shape[2], dim=2)
 
 
-def stages_of(mesh: Mesh, dense: Chunk) -> tuple[dict[int, Chunk], dict[str, Held]]:
+def stages_of(mesh: Mesh, dense: Chunk) -> tuple[dict[int, Chunk], dict[str, WeightPart]]:
     """Return the stages of a process by their places in the model, and what its weights are.
 
     A process has one stage, or a chunk of layers for each virtual one.

@@ -21,10 +21,10 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from meshwright.graph.op import Phase
-from meshwright.run.dry.moments import Category, Usage
 from meshwright.run.layers.loss import cross_entropy
 from meshwright.run.mesh import Axis, Mesh, groups_of
 from meshwright.run.model import Chunk, draw
+from meshwright.run.moments import Category, Usage
 from meshwright.run.pipelines import LabelledStage, schedule_of
 from meshwright.run.sharded import stages_of
 

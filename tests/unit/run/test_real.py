@@ -24,7 +24,7 @@ from meshwright.run.check import gradient_errors, relative
 from meshwright.run.processes import free_port, spawn
 from meshwright.run.real import execute
 from meshwright.run.scale import job_of, streamed
-from meshwright.run.sharded import Held
+from meshwright.run.sharded import WeightPart
 from meshwright.run.view import executed_page
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.show.walks.named import WalkQuestion, walk_of
@@ -249,7 +249,7 @@ def test_no_number_is_no_small_difference():
     assert relative(0.5, 2.0) == 0.25
     assert relative(nan, 2.0) == relative(inf, 2.0) == relative(1.0, nan) == inf
     gradients = {"w": torch.tensor([1.0, nan])}
-    held = {"w": Held()}
+    held = {"w": WeightPart()}
     assert list(gradient_errors(gradients, held, {"w": torch.ones(2)})) == [(inf, "w")]
 
 

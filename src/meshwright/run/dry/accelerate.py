@@ -25,7 +25,7 @@ from meshwright.catalog.config_json import config_of
 from meshwright.frameworks.registry import export
 from meshwright.run.dry.launched import words_behind
 from meshwright.run.dry.program import DEVICE, RankProgram, Replicated
-from meshwright.run.dry.recorder import StepRecorder
+from meshwright.run.step_recorder import StepRecorder
 
 
 class AccelerateProgram(RankProgram):

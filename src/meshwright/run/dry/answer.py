@@ -12,7 +12,7 @@ from meshwright.run.answer import Sent
 
 
 @dataclass(frozen=True)
-class Held(Brief):
+class CategoryMemory(Brief):
     """Memory of one category on a rank."""
 
     category: str
@@ -35,7 +35,7 @@ class RanStage(Brief):
     rank: int
     layers: tuple[int, ...]
     peak_phase: str
-    held: tuple[Held, ...]
+    held: tuple[CategoryMemory, ...]
     host_bytes: float
     """In the memory of the host [bytes]."""
     sent: tuple[Sent, ...]

@@ -30,12 +30,12 @@ from torch.nn import functional
 
 from meshwright.frameworks.launch import micro_batches
 from meshwright.frameworks.registry import export
-from meshwright.graph.op import Phase as LayerPhase
+from meshwright.graph.op import Phase
 from meshwright.run.dry.launched import words_behind
-from meshwright.run.dry.moments import Category, Phase
 from meshwright.run.dry.program import DEVICE, Counts, RankProgram, counts_of, with_moments
-from meshwright.run.dry.recorder import StepRecorder
+from meshwright.run.moments import Category, StepPart
 from meshwright.run.recorder import Label
+from meshwright.run.step_recorder import StepRecorder
 
 UNFUSED = (
     "--transformer-impl", "local", "--no-rope-fusion", "--no-masked-softmax-fusion",
@@ -108,7 +108,7 @@ class MegatronProgram(RankProgram):
         """Return a function that sends between stages, and says what for."""
 
         def sent(**options: Any) -> Any:
-            for name, phase in (("next", LayerPhase.FORWARD), ("prev", LayerPhase.INPUT_GRADIENT)):
+            for name, phase in (("next", Phase.FORWARD), ("prev", Phase.INPUT_GRADIENT)):
                 if (tensor := options[f"tensor_send_{name}"]) is not None:
                     self.recorder.expect(tensor, Label("pp", "stage boundary", phase))
             return send(**options)
@@ -217,7 +217,7 @@ class MegatronProgram(RankProgram):
         config, tokens = self.config, self._tokens()
 
         def finalize(*others: Any, **named: Any) -> None:
-            with recorder.during(Phase.BACKWARD):
+            with recorder.during(StepPart.BACKWARD):
                 finalize_model_grads(*others, **named)
 
         config.finalize_model_grads_func = finalize

@@ -45,15 +45,15 @@ from meshwright.frameworks.launch import (
     mesh_dims,
     micro_batches,
 )
-from meshwright.graph.op import Phase as LayerPhase
+from meshwright.graph.op import Phase
 from meshwright.run.answer import Call
 from meshwright.run.dry.context import ring_attention, ringed
 from meshwright.run.dry.kernels import gpu_kernels
 from meshwright.run.dry.modules import framework_chunk, split_tensors, units_of
-from meshwright.run.dry.moments import Category, Phase, Ran
-from meshwright.run.dry.recorder import StepRecorder
 from meshwright.run.model import Chunk
+from meshwright.run.moments import Category, Ran, StepPart
 from meshwright.run.pipelines import LabelledStage, schedule_of
+from meshwright.run.step_recorder import StepRecorder
 from meshwright.sharding.strategy import Recompute
 from meshwright.train.answer import Plan
 
@@ -165,11 +165,11 @@ class RankProgram:
                 self._tag_gradients(recorder, modules)
                 recorder.calls.clear()
                 recorder.num_bytes.clear()
-                with recorder.during(Phase.OPTIMIZER):
+                with recorder.during(StepPart.OPTIMIZER):
                     optimizer.step()
                 optimizer.zero_grad()
-            counts[0].update(_by_part(recorder.calls, Phase.OPTIMIZER))
-            counts[1].update(_by_part(recorder.num_bytes, Phase.OPTIMIZER))
+            counts[0].update(_by_part(recorder.calls, StepPart.OPTIMIZER))
+            counts[1].update(_by_part(recorder.num_bytes, StepPart.OPTIMIZER))
             return Ran(self.rank, recorder.moments(), *counts)
 
     def surroundings(self) -> AbstractContextManager[Any]:
@@ -334,7 +334,7 @@ class RankProgram:
                 made = self._saving(chunk, tokens, recorder)
                 loss = self._loss(mesh, made, tokens)
                 del made
-                with recorder.during(Phase.BACKWARD):
+                with recorder.during(StepPart.BACKWARD):
                     loss.backward()
                 del loss
             self._tag_gradients(recorder, chunk)
@@ -447,12 +447,12 @@ def counts_of(recorder: StepRecorder) -> Counts:
     return calls, num_bytes, recorder.flops.copy()
 
 
-def _by_part(counts: Counter[Call], part: Phase | None = None) -> Counter[Call]:
+def _by_part(counts: Counter[Call], part: StepPart | None = None) -> Counter[Call]:
     """Return counts of collectives by the part of the step, sites left out."""
     found: Counter[Call] = Counter()
     for call, number in counts.items():
-        is_forward = call.phase is LayerPhase.FORWARD
-        phase = part or (Phase.FORWARD if is_forward else Phase.BACKWARD)
+        is_forward = call.phase is Phase.FORWARD
+        phase = part or (StepPart.FORWARD if is_forward else StepPart.BACKWARD)
         found[call._replace(phase=phase, site="")] += number
     return found
 

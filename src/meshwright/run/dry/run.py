@@ -12,14 +12,14 @@ from meshwright.base.errors import UnsupportedError
 from meshwright.frameworks.launch import degrees
 from meshwright.run.answer import rows_of
 from meshwright.run.dry.accelerate import AccelerateProgram
-from meshwright.run.dry.answer import DryRun, Held, RanStage
+from meshwright.run.dry.answer import CategoryMemory, DryRun, RanStage
 from meshwright.run.dry.expected import WORKING, expected_bytes, expected_messages
 from meshwright.run.dry.megatron import MegatronProgram
-from meshwright.run.dry.moments import Category, Ran
 from meshwright.run.dry.program import RankProgram, chunks_of
 from meshwright.run.dry.refusals import ON_PYTORCH, check_dry
 from meshwright.run.dry.shortened import run_shortened
 from meshwright.run.dry.torchtitan import TorchtitanProgram
+from meshwright.run.moments import Category, Ran
 from meshwright.train.answer import Plan
 
 Progress = Callable[[int, int], None]
@@ -131,13 +131,13 @@ def run_rank(plan: Plan, stage: int) -> Ran:
     return program_of(plan)(plan, stage).run()
 
 
-def _held(plan: Plan, stage: int, ran: Ran) -> tuple[Held, ...]:
+def _held(plan: Plan, stage: int, ran: Ran) -> tuple[CategoryMemory, ...]:
     """Return each category with its prediction; that of logits covers temporary tensors too."""
     predicted = expected_bytes(plan, stage)
     predicted[Category.LOGITS] = predicted.pop(WORKING)
     usage = ran.usage
     return tuple(
-        Held(
+        CategoryMemory(
             str(category),
             float(usage.at_peak_bytes.get(category, 0)),
             float(usage.most_bytes.get(category, 0)),

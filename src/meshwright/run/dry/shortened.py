@@ -25,7 +25,7 @@ import numpy as np
 
 from meshwright.base.arrays import IntArray
 from meshwright.frameworks.launch import degrees, layers_of_chunks, micro_batches
-from meshwright.run.dry.moments import Moments, Ran
+from meshwright.run.moments import Moments, Ran
 from meshwright.sharding.strategy import ScheduleKind
 from meshwright.train.answer import Plan
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from meshwright.graph.op import Phase
 from meshwright.run.answer import Call
 from meshwright.run.mesh import Axis
-from meshwright.run.recorder import StreamPass
+from meshwright.run.recorder import RecordedPass
 from meshwright.spec.collective import CollectiveKind
 from meshwright.streams.forms import Send, StreamRounds
 
@@ -62,4 +62,4 @@ class Relay:
         whole = sum(torch.Size(shape).numel() for shape in self.shapes)
         recorder.add(Call(kind, axis, phase, site), whole * self.like.itemsize)
         is_reversed = kind is CollectiveKind.REDUCE_SCATTER
-        recorder.passes.append(StreamPass(axis, is_reversed, tuple(self.log), most_held))
+        recorder.passes.append(RecordedPass(axis, is_reversed, tuple(self.log), most_held))

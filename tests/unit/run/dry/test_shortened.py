@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from meshwright.run.dry import shortened
-from meshwright.run.dry.moments import Category, Moments, Phase, moments_of
 from meshwright.run.dry.run import run_rank, stages_of
 from meshwright.run.dry.shortened import Short, are_equal, run_shortened, short_depth, short_length
+from meshwright.run.moments import Category, Moments, StepPart, moments_of
 
 from .test_dry_runs import planned
 
@@ -20,9 +20,9 @@ def test_a_line_through_two_depths_reaches_the_whole_one():
 def test_moments_are_those_before_anything_is_freed():
     weights, kept = Category.WEIGHTS, Category.ACTIVATIONS
     found = moments_of([
-        (weights, 8, Phase.FORWARD, (0, 0)), (kept, 2, Phase.FORWARD, (1, 0)),
-        (kept, 4, Phase.FORWARD, (1, 1)), (kept, -2, Phase.FORWARD, (1, 1)),
-        (kept, -4, Phase.BACKWARD, (2, 0)),
+        (weights, 8, StepPart.FORWARD, (0, 0)), (kept, 2, StepPart.FORWARD, (1, 0)),
+        (kept, 4, StepPart.FORWARD, (1, 1)), (kept, -2, StepPart.FORWARD, (1, 1)),
+        (kept, -4, StepPart.BACKWARD, (2, 0)),
     ])  # fmt: skip
     assert found.held_bytes.sum(axis=1).tolist() == [8, 10, 14, 12]
     assert found.usage.peak_bytes == 14
@@ -72,7 +72,7 @@ def test_a_pipeline_of_a_thousand_micro_batches_runs_a_few(monkeypatch):
     found = run_shortened(planned(2, pp=2, dp=4, zero=2, global_batch=4096), 1, run_rank)
     assert lengths == [6, 7]
     backward = [number for call, number in found.calls.items()
-                if call.axis == "pp" and call.phase == Phase.BACKWARD]  # fmt: skip
+                if call.axis == "pp" and call.phase == StepPart.BACKWARD]  # fmt: skip
     assert backward == [1024]
 
 

@@ -35,8 +35,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flop
 from torch.utils.weak import WeakIdKeyDictionary
 
-from meshwright.graph.op import Phase as LayerPhase
-from meshwright.run.dry.moments import Category, Moments, Phase, moments_of
+from meshwright.graph.op import Phase
+from meshwright.run.moments import Category, Moments, StepPart, moments_of
 from meshwright.run.recorder import COLLECTIVES, Recorder, in_backward
 from meshwright.spec.collective import CollectiveKind
 
@@ -47,17 +47,17 @@ aten, functional = torch.ops.aten, torch.ops._c10d_functional
 class Block:
     """Memory of one tensor and of all views of it."""
 
-    born: Phase
+    born: StepPart
     num_bytes: int = 0
     category: Category | None = None
-    freed: Phase | None = None
+    freed: StepPart | None = None
 
     @property
     def found(self) -> Category:
         """The category: as stated, or by the passes that make and free the block."""
         if self.category is not None:
             return self.category
-        is_kept = self.born is Phase.FORWARD and self.freed is not Phase.FORWARD
+        is_kept = self.born is StepPart.FORWARD and self.freed is not StepPart.FORWARD
         return Category.ACTIVATIONS if is_kept else Category.TEMPORARY
 
 
@@ -85,24 +85,24 @@ class StepRecorder(Recorder):
         super().__init__(axis_of)
         self.vocab_sizes = frozenset(vocab_sizes)
         """Sizes of the vocabulary: whole, and on this rank."""
-        self.flops: Counter[Phase] = Counter()
-        self.stated = Phase.FORWARD
+        self.flops: Counter[StepPart] = Counter()
+        self.stated = StepPart.FORWARD
         """The phase outside of a backward pass."""
         self._blocks: Any = WeakIdKeyDictionary()
-        self._changes: list[tuple[Block, tuple[int, Phase, tuple[int, int]]]] = []
+        self._changes: list[tuple[Block, tuple[int, StepPart, tuple[int, int]]]] = []
         self._place, self._depth = (0, 0), 0
-        self._ran_in = Phase.FORWARD
+        self._ran_in = StepPart.FORWARD
         self._paused = 0
         self._resize = torch.UntypedStorage.resize_
         self._finished = False
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> StepPart:
         """The part of the step that runs."""
-        return Phase.BACKWARD if in_backward() else self.stated
+        return StepPart.BACKWARD if in_backward() else self.stated
 
     @contextmanager
-    def during(self, phase: Phase) -> Iterator[None]:
+    def during(self, phase: StepPart) -> Iterator[None]:
         """Run a part of the step as one phase, backward passes in it apart."""
         before, self.stated = self.stated, phase
         yield
@@ -224,7 +224,7 @@ class StepRecorder(Recorder):
 
     def _enter_module(self, *called: Any) -> None:
         self._depth += 1
-        if self._depth == 1 and self.phase is Phase.FORWARD:
+        if self._depth == 1 and self.phase is StepPart.FORWARD:
             self._begin(is_task=True)
 
     def _leave_module(self, *called: Any) -> None:
@@ -233,8 +233,8 @@ class StepRecorder(Recorder):
     def phase_of(self, kind: CollectiveKind, axis: str) -> str:
         """Return the phase: sums that leave after a backward pass belong to it."""
         found = super().phase_of(kind, axis)
-        is_late = self.stated is Phase.BACKWARD and found == LayerPhase.FORWARD
-        return LayerPhase.INPUT_GRADIENT if is_late else found
+        is_late = self.stated is StepPart.BACKWARD and found == Phase.FORWARD
+        return Phase.INPUT_GRADIENT if is_late else found
 
     def note(self, kind: CollectiveKind, axis: str, tensors: list[Tensor], args: Any) -> None:
         """Count a collective, and state the category of what moves over data-parallel axes."""

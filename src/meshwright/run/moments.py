@@ -32,7 +32,7 @@ class Category(StrEnum):
     """In the memory of the host, and not part of a device's peak."""
 
 
-class Phase(StrEnum):
+class StepPart(StrEnum):
     """Part of a step."""
 
     FORWARD = "forward"
@@ -47,7 +47,7 @@ class Usage:
     at_peak_bytes: Mapping[Category, int]
     most_bytes: Mapping[Category, int]
     """The most of each category, at a moment of its own."""
-    peak_phase: Phase
+    peak_phase: StepPart
 
     @property
     def peak_bytes(self) -> int:
@@ -73,7 +73,7 @@ class Moments:
         peak, most = self.held_bytes[at].tolist(), self.held_bytes.max(axis=0).tolist()
         known = dict(zip(Category, peak, strict=True))
         del known[Category.HOST]
-        return Usage(known, dict(zip(Category, most, strict=True)), list(Phase)[self.phases[at]])
+        return Usage(known, dict(zip(Category, most, strict=True)), list(StepPart)[self.phases[at]])
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Ran:
     moments: Moments
     calls: Counter[Call]
     num_bytes: Counter[Call]
-    flops: Counter[Phase]
+    flops: Counter[StepPart]
 
     @property
     def usage(self) -> Usage:
@@ -92,7 +92,7 @@ class Ran:
         return self.moments.usage
 
 
-Change = tuple[Category, int, Phase, tuple[int, int]]
+Change = tuple[Category, int, StepPart, tuple[int, int]]
 """Category, bytes, phase, and the numbers of the task and of the operator."""
 
 
@@ -105,7 +105,7 @@ def moments_of(changes: Iterable[Change]) -> Moments:
     for category, num_bytes, phase, at in changes:
         if at != place or (falls and num_bytes > 0):
             held.append(list(now))
-            phases.append(list(Phase).index(phase))
+            phases.append(list(StepPart).index(phase))
             tasks.append(at[0])
         now[number[category]] += num_bytes
         place, falls = at, num_bytes < 0
