@@ -20,14 +20,13 @@ from meshwright.base.errors import Fault, SpecError
 from meshwright.run.answer import Executed, Recorded, rows_of
 from meshwright.run.check import (
     TOLERANCE,
-    derived,
-    derived_kept_bytes,
     first_passes,
     gradient_errors,
     recorded,
     relative,
     wrong_passes,
 )
+from meshwright.run.derived import derived, derived_kept_bytes
 from meshwright.run.mesh import coordinates, make_mesh
 from meshwright.run.model import Chunk, dense
 from meshwright.run.moments import Category

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
 
 from meshwright.base.arrays import number_at
 from meshwright.cost.memory import workspace_bytes
@@ -13,10 +13,12 @@ from meshwright.cost.pipeline import num_communicators
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import price_columns
 from meshwright.frameworks.launch import SHARD_AXES, micro_batches
-from meshwright.graph.op import LayerGraph, Phase
+from meshwright.graph.op import Phase
 from meshwright.run.answer import Call
+from meshwright.run.derived import calls_between_stages, calls_of_step
+from meshwright.run.scale import Job
 from meshwright.sharding.algebra import CollectiveCall
-from meshwright.sharding.derivation import stage_boundary_calls, sync_calls
+from meshwright.sharding.derivation import sync_calls
 from meshwright.sharding.local_sizes import degree_of, local_elements
 from meshwright.sharding.strategy import stack
 from meshwright.spec.collective import CollectiveKind
@@ -58,101 +60,72 @@ def expected_messages(plan: Plan, stage_layers: Iterable[range], stage: int) -> 
 
     Bytes are those of the whole tensor: after a gather, before a reduction.
     """
-    problem, number = plan.problem, micro_batches(plan)
-    total: dict[Call, float] = defaultdict(float)
-    pieces: Counter[int] = Counter()
-    chunks = list(stage_layers)
-    for layers in chunks:
-        pieces.update(plan.model.layer_pattern[at] for at in layers)
-        pieces[len(problem.graph.layers)] += layers.start == 0
-        pieces[len(problem.graph.layers) + 1] += layers.stop == plan.model.num_layers
-    for index, count in pieces.items():
-        if count:
-            for call, num_bytes in _calls(plan, problem, problem.pieces[index]):
-                times = count * (1 if call.per_step else number)
-                key, sent_bytes = _as_sent(plan, call, num_bytes)
-                total[key] += times * sent_bytes
-    total |= _boundaries(plan, problem, chunks, stage, number)
+    problem, best, chunks = plan.problem, plan.best, list(stage_layers)
+    job = Job(plan.model, best.strategy, best.plan_options, plan.workload.sequence_length,
+              micro_batches(plan))  # fmt: skip
+    kinds = [plan.model.layer_pattern[at] for layers in chunks for at in layers]
+    counts = [kinds.count(kind) for kind in range(len(problem.graph.layers))]
+    counts += [sum(layers.start == 0 for layers in chunks)]
+    counts += [sum(layers.stop == plan.model.num_layers for layers in chunks)]
+    priced = problem.derived_shardings(best.plan_options)
+    calls = [
+        [call for call in found.calls if not _is_of_data(call)]
+        + [call for call in sync_calls(piece, best.plan_options) if _is_of_data(call)]
+        for piece, found in zip(problem.pieces, priced, strict=True)
+    ]
+    onward = sum(layers.stop < plan.model.num_layers for layers in chunks)
+    back = sum(layers.start > 0 for layers in chunks)
+    total: defaultdict[Call, float] = defaultdict(float)
+    for call, elements in (
+        *calls_of_step(job, problem.graph, counts, calls, _most_elements),
+        *calls_between_stages(job, problem.graph, onward, back),
+    ):
+        key, shares = _as_sent(plan, call)
+        total[key] += elements * shares * _word_bytes(problem, call)
     return {key: num_bytes for key, num_bytes in total.items() if num_bytes}
 
 
-def _calls(
-    plan: Plan, problem: Problem, piece: LayerGraph
-) -> Iterator[tuple[CollectiveCall, float]]:
-    """Yield each collective of a piece that crosses an axis in use, with its bytes."""
-    strategy, options = plan.best.strategy, plan.best.plan_options
+def _most_elements(*of: Any) -> float:
+    return number_at(local_elements(*of))
+
+
+def _is_of_data(call: CollectiveCall) -> bool:
+    """Return whether a collective completes or gathers a weight over data-parallel axes."""
+    return call.of_weight and call.axis.split("*")[0] in _DATA_AXES
+
+
+def _word_bytes(problem: Problem, call: CollectiveCall) -> float:
+    """Return the bytes of a number that a collective carries [bytes]."""
     optimizer = problem.workload.optimizer
-    is_end = piece is problem.graph.embedding or piece is problem.graph.head
-    sizes = problem.bound_sizes(piece, strategy.micro_batch_size)
-    derived = dict(zip(map(id, problem.pieces), problem.derived_shardings(options), strict=True))
-    inner = [
-        c
-        for c in derived[id(piece)].calls
-        if not (c.of_weight and c.axis.split("*")[0] in _DATA_AXES)
-    ]
-    outer = [c for c in sync_calls(piece, options) if c.axis.split("*")[0] in _DATA_AXES]
-    for call in (*inner, *outer):
-        if call.replayed and is_end:  # recomputation is that of layers
-            continue
-        if degree_of(call.axis, strategy, sizes) == 1:
-            continue
-        word = problem.rates.activation_bytes
-        if call.of_weight and call.kind is CollectiveKind.ALL_GATHER:
-            word = optimizer.gathered_weight_bytes_per_param
-        elif call.of_weight and call in outer:
-            word = optimizer.reduced_gradient_bytes_per_param
-        word = word if call.tensor.word_bytes is None else call.tensor.word_bytes
-        yield call, number_at(word * local_elements(call.tensor, call.split, sizes, strategy))
+    if call.tensor.word_bytes is not None:
+        return call.tensor.word_bytes
+    if call.of_weight and call.kind is CollectiveKind.ALL_GATHER:
+        return optimizer.gathered_weight_bytes_per_param
+    if _is_of_data(call):
+        return optimizer.reduced_gradient_bytes_per_param
+    return problem.rates.activation_bytes
 
 
 _DATA_AXES = ("dp", "dp_shard", "dp_replicate", "edp", "edp_shard", "edp_replicate")
 
 
-def _parts(axis: str) -> tuple[str, ...]:
-    return tuple(axis.split("/")[0].split("*"))
+def _as_sent(plan: Plan, call: CollectiveCall) -> tuple[Call, float]:
+    """Return a collective as PyTorch makes it, and how often it carries its tensor.
 
-
-def _as_sent(plan: Plan, call: CollectiveCall, num_bytes: float) -> tuple[Call, float]:
-    """Return a collective as PyTorch makes it: the ring of cp is an all-to-all for each round.
-
-    A rank passes cp - 1 pieces of keys and values on, its own first; of sums of gradients it sends
-    cp pieces, the last one home.
+    The ring of cp is an all-to-all for each round: a rank passes cp - 1 pieces of keys and values
+    on, its own first; of sums of gradients it sends cp pieces, the last one home.
     """
-    key = _key(plan, call)
-    if call.axis != "cp" or not call.streamed:
-        return key, num_bytes
-    rounds = plan.best.strategy.cp - (call.kind is CollectiveKind.ALL_GATHER)
-    exchange = key._replace(kind=CollectiveKind.ALL_TO_ALL)
-    return exchange, num_bytes * rounds / plan.best.strategy.cp
-
-
-def _key(plan: Plan, call: CollectiveCall) -> Call:
-    phase = "forward" if call.phase is Phase.FORWARD else "backward"
-    parts = _parts(call.axis)
-    if parts[0] == "edp_shard" and plan.best.strategy.ep == 1:
+    strategy = plan.best.strategy
+    parts = tuple(call.axis.split("/")[0].split("*"))
+    if parts[0] == "edp_shard" and strategy.ep == 1:
         parts = SHARD_AXES
     if parts[0] == "edp_replicate":
         parts = ("dp_replicate",)
     if "dp" in parts:
         parts = ("dp_replicate", "dp_shard", *parts[1:])
-    used = [part for part in parts if degree_of(part, plan.best.strategy) > 1]
-    return Call(call.kind, "*".join(used), phase)
-
-
-def _boundaries(
-    plan: Plan, problem: Problem, chunks: list[range], stage: int, number: int
-) -> Mapping[Call, float]:
-    """Return the bytes that a rank sends to the stages beside its chunks."""
-    strategy = plan.best.strategy
-    if strategy.pp == 1:
-        return {}
-    call = stage_boundary_calls(problem.graph, replace(plan.best.plan_options, zero_stage=0))[0]
-    sizes = problem.bound_sizes(problem.graph.layers[0], strategy.micro_batch_size)
-    one = number_at(
-        problem.rates.activation_bytes * local_elements(call.tensor, call.split, sizes, strategy)
-    )
-    onward = sum(layers.stop < plan.model.num_layers for layers in chunks)
-    back = sum(layers.start > 0 for layers in chunks)
-    sent = {"forward": onward, "backward": back}
-    return {Call(CollectiveKind.SEND, "pp", phase): number * count * one
-            for phase, count in sent.items()}  # fmt: skip
+    used = "*".join(part for part in parts if degree_of(part, strategy) > 1)
+    phase = "forward" if call.phase is Phase.FORWARD else "backward"
+    if call.axis != "cp" or not call.streamed:
+        return Call(call.kind, used, phase), 1.0
+    rounds = strategy.cp - (call.kind is CollectiveKind.ALL_GATHER)
+    return Call(CollectiveKind.ALL_TO_ALL, used, phase), rounds / strategy.cp

@@ -266,8 +266,9 @@ def test_a_tied_table_stays_one_under_tp():
         plan = mw.fit(str(path), on="8xH100", framework="fsdp", mbs=1, seq=TOKENS, zero=3,
                       **path_options)  # fmt: skip
     # Norms are whole on both ranks of tp; the table, split in two, counts once.
-    norms = 5 * 256
-    assert held(dry_run(plan))["weights"] == 4 * ((ALL - EMBEDDING - norms) / 2 + norms) / 4
+    norms, found = 5 * 256, dry_run(plan)
+    assert all(m.is_equal for m in found.stages[0].sent)
+    assert held(found)["weights"] == 4 * ((ALL - EMBEDDING - norms) / 2 + norms) / 4
 
 
 def test_key_heads_that_ranks_would_share_are_refused():
