@@ -111,9 +111,7 @@ def refused(
         (options.schedule is ScheduleKind.ZERO_BUBBLE and max(s.tp, s.cp, s.tatp, s.ep) > 1,
          "schedule", "zero bubble of PyTorch would run what layers send backward twice", "1f1b"),
         (options.context_kind is ContextKind.GATHER, "context_kind",
-         "keys and values gathered whole are run dry, not for real", "ring"),
-        (options.context_kind is ContextKind.GATHER, "context_kind",
-         "keys and values gathered whole are priced, not run", "ring or ulysses"),
+         "keys and values gathered whole are run dry, not for real", "ring or ulysses"),
         (workload.adapters is not None, "adapters", "adapters are priced, not run", "none"),
         (workload.document_length is not None, "document_length",
          "packed documents are priced, not run", "none"),
@@ -134,6 +132,12 @@ def refused(
         attention = kind.attention
         if attention is not None and attention.qk_norm == "full" and splits:
             yield Fault("plan: tp", "norms over all heads at once are not split here", "tp 1")
+        degree = head_degree(s, options)
+        if attention is not None and s.cp > 1 and options.context_kind is ContextKind.ULYSSES:
+            heads, keys = attention.num_heads, attention.num_kv_heads
+            if heads % degree or (keys % degree and degree % keys):
+                message = f"Ulysses splits heads over {degree} ranks; found {heads}, {keys} of keys"
+                yield Fault("plan: cp", message, f"a degree that divides {gcd(heads, keys)}")
 
 
 def _without_effect(options: PlanOptions) -> Iterator[str]:

@@ -19,10 +19,10 @@ from meshwright.run.layers.attention import attention
 from meshwright.run.layers.column import Column
 from meshwright.run.layers.elementwise import gate, rotated
 from meshwright.run.layers.embedding import VocabularyEmbedding
-from meshwright.run.layers.experts import visit
+from meshwright.run.layers.experts import dispatch_and_combine
 from meshwright.run.layers.linear import SplitLinear
 from meshwright.run.layers.norm import SplitNorm
-from meshwright.run.layers.pieces import Place
+from meshwright.run.layers.pieces import Owner
 from meshwright.run.layers.products import Product
 from meshwright.run.layers.row import Row
 from meshwright.run.layers.streams import Stream
@@ -122,7 +122,9 @@ class Builder:
             shared = ((f"{heads_axis(self.mesh.job)}/{size // spec.num_kv_heads}", first, last),)
         for norm in ("query_norm", "key_norm"):
             if hasattr(module, norm):
-                setattr(module, norm, self.whole(getattr(module, norm), f"{name}.{norm}"))
+                # Its gradient is a sum over the heads, which are split whether tokens are or not.
+                norm_here = self.whole(getattr(module, norm), f"{name}.{norm}", ("tp", "tatp"))
+                setattr(module, norm, norm_here)
         module.qkv = self.column(f"{name}.qkv", rows, shared)
         module.output = self.row(f"{name}.output", _of_heads(queries, spec.value_head_size))
         travels = None if self.streams_inputs else self.stream
@@ -145,7 +147,7 @@ class Builder:
         mine = {0: torch.arange(module.spec.num_experts).tensor_split(ep.size)[ep.index]}
         bank.up, bank.down = (nn.Parameter(self.take(f"{name}.bank.{one}", mine))
                               for one in ("up", "down"))  # fmt: skip
-        bank.gate, module.visit = gate, partial(visit, bank, ep)
+        bank.gate, module.visit = gate, partial(dispatch_and_combine, bank, ep)
         if module.shared is not None:
             self.feed_forward(f"{name}.shared", module.shared)
         if module.shared_gate is not None:
@@ -167,10 +169,15 @@ class Builder:
         )
         return made
 
-    def whole(self, module: nn.Module, name: str) -> nn.Module:
-        """Return a small module whose weights every rank holds: a norm, a router, a gate."""
+    def whole(
+        self, module: nn.Module, name: str, sums: Sequence[str] | None = None
+    ) -> nn.Module:  # fmt: skip
+        """Return a small module whose weights every rank holds: a norm, a router, a gate.
+
+        Its gradients are sums over ``sums``; None: over the axes that split its tokens.
+        """
         for weight in dict(module.named_parameters()):
-            taken = self.take(f"{name}.{weight}", sums=self.token_axes)
+            taken = self.take(f"{name}.{weight}", sums=self.token_axes if sums is None else sums)
             setattr(module, weight, nn.Parameter(taken))
         return SplitNorm(module) if isinstance(module, nn.RMSNorm | nn.LayerNorm) else module
 
@@ -215,7 +222,7 @@ class Builder:
         """Return the products of a weight of these rows, and the rows that rest here."""
         if self.stream is None or self.streams_inputs:
             return Product(), range(rows)
-        streamed, mine = StreamedWeights(self.stream, rows), self.stream.mine
+        streamed, mine = StreamedWeights(self.stream, rows), self.stream.own_items
         return streamed, range(streamed.cut[mine.start][0], streamed.cut[mine.stop - 1][1])
 
     def _bias(self, name: str, index: Index | None = None, **more: Any) -> Tensor | None:
@@ -263,24 +270,22 @@ class SplitCore:
 
         query = positions(cp.index, own)
 
-        def sees(place: Place) -> Tensor:
-            members = list(place)
+        def mask_of(owner: Owner) -> Tensor:
+            members = list(owner)
             of_cp = members.pop(0) if has_ring else cp.index
             distance = query[:, None] - positions(of_cp, members.pop(0) if tatp else own)[None]
             seen = distance >= 0
             return seen if window is None else seen & (distance < window)
 
-        self.sees = sees
+        self.mask_of = mask_of
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, at_rest: Tensor) -> Tensor:
-        # A part of the projection would keep all of it for the backward pass.
-        value = value.contiguous()
         if self.turns is None:
-            return attention(query, key, value, self.streams, self.sees)
+            return attention(query, key, value, self.streams, self.mask_of)
         key, value = (_for_all(part, self.turns.size) for part in (key, value))
         query, key, value = (tokens_to_heads(part, self.turns, "attention.core")
                              for part in (query, key, value))  # fmt: skip
-        heads = attention(query, key, value, self.streams, self.sees)
+        heads = attention(query, key, value, self.streams, self.mask_of)
         return heads_to_tokens(heads, self.turns, "attention.core")
 
 

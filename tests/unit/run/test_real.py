@@ -36,7 +36,7 @@ from meshwright.view.terminal import text_of
 INPUTS, WEIGHTS, BOTH = Streamed.INPUTS, Streamed.WEIGHTS, Streamed.BOTH
 DAILY = {
     # each axis alone
-    "tp": ({"tp": 2}, {"sequence_parallel": False}),
+    "tp": ({"tp": 2}, {"sequence_parallel": False}, "qwen3-8b"),  # norms on split heads
     "tp with sp": ({"tp": 2}, {}),
     "cp": ({"cp": 2}, {}),
     "pp": ({"pp": 2}, {}),
@@ -261,6 +261,15 @@ def test_a_cluster_is_not_started_on_one_machine():
 def test_what_cannot_be_run_is_refused_at_once():
     plan = build({"tp": 2, "pp": 2}, {"sequence_parallel": False}, model="gpt2-medium", batch=16)
     with pytest.raises(SpecError, match="tied embedding"):
+        job_of(plan)
+
+
+def test_heads_that_ulysses_would_cut_are_refused():
+    options = {"context_kind": ContextKind.ULYSSES}
+    plan = build({"cp": 16}, options, batch=16)  # 32 heads, 8 of keys: each is on two ranks
+    job_of(plan)
+    plan = build({"cp": 3}, options, batch=16)
+    with pytest.raises(SpecError, match=r"over 3 ranks; found 32, 8 of keys(.|\n)*divides 8"):
         job_of(plan)
 
 

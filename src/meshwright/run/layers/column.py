@@ -1,12 +1,14 @@
-"""Column-parallel linear layer: each rank of tp makes some columns of the output (Megatron-LM).
+"""Column-parallel linear layer: rank r holds rows of W and computes columns of Y (Megatron-LM).
 
-    forward   X = all-gather(X_r) over tokens (sequence parallelism), Y_r = X W_r^T
-    backward  dX_r = reduce-scatter(dY_r W_r) (without it: all-reduce), dW_r = dY_r^T X, X gathered
-              again, because only X_r was kept
+    forward   X = all-gather(X_r) over the tokens, Y_r = X W_r^T
+    backward  dX_r = reduce-scatter(dY_r W_r), dW_r = dY_r^T X
 
-With b sequences of s tokens and width h: b s h elements gathered forward, b s h reduced and b s h
-gathered again backward. For b = 1, s = 4, h = 8 and tp 2 that is 32 elements each. Where tokens
-travel over tatp the gather and the scatter are passes of a stream, part by part.
+That is with sequence parallelism, where X_r are the tokens of rank r. The layer keeps X_r alone and
+gathers X once more for dW_r. Without sequence parallelism X is on every rank: the forward pass
+sends nothing, and the sum of dX is an all-reduce.
+
+E = b s h for each: 64 elements are gathered forward; 64 are reduced and 64 gathered backward. A
+rank sends 3 x 48. If tokens travel over tatp, the gathers and the scatter are passes of a stream.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ class Column(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.of = (tokens, product, site)
-        y = x.new_empty(x.shape[0], tokens.number(x), product.outputs(weight))
+        y = x.new_empty(x.shape[0], tokens.count(x), product.outputs(weight))
         for part, places in tokens.gather(x, f"{site}: input", Phase.FORWARD):
             y[:, places] = product.forward(part, weight, site)
         return y

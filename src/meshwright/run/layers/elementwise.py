@@ -1,11 +1,10 @@
-"""Gates and rotations on the tokens of a rank: nothing is sent, and the inputs alone are kept.
+"""Gates and rotations on the tokens of a rank: they send nothing and keep their inputs alone.
 
-    gate      y = silu(a) b
-              da = dy b s (1 + a (1 - s)) with s = sigmoid(a), db = dy silu(a)
-    rotation  x turned by angles that grow with the position; backward turns the other way and
-              needs no x
+    gate      y = silu(a) b, with p = sigmoid(a):
+              da = dy b p (1 + a (1 - p)), db = dy a p
+    rotation  y = R(position) x; dx = R(-position) dy, which needs no x
 
-A gate of b s f = 1 x 4 x 6 numbers keeps 24 of a and 24 of b.
+A gate of b s f = 1 x 8 x 6 keeps 48 elements of a and 48 of b, and recomputes p.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Vocabulary-parallel embedding: each rank of tp and tatp holds some rows of the table.
 
-    forward   x = sum_r E_r[t], rows of other ranks count as 0: reduce-scatter over tokens, else
-              all-reduce
-    backward  dx gathered again (whole already without split tokens), each rank keeps its rows
+    forward   x_r = reduce-scatter(E_r[t]) over the tokens; a row of another rank counts as 0
+    backward  dx = all-gather(dx_r), each rank adds the rows of dx to its rows of the table
 
-With b sequences of s tokens and width h, b s h elements forward, and as many backward where tokens
-are split: 32 for b = 1, s = 4, h = 8.
+If tokens are not split, the sum is an all-reduce and the backward pass sends nothing.
+
+E = b s h on one axis: 64 elements forward and 64 backward. On two axes, tp 2 inside of tatp 2, both
+passes begin with tatp: sums of 64 and then 32 elements, gathers of 32 and then 64.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ class _SumRows(torch.autograd.Function):
             if splits_tokens:
                 site = "embedding.lookup: output gradient"
                 dx = axis.gather(dx, DIM, site, Phase.WEIGHT_GRADIENT)
-        return _in_a_row(dx, ctx.splits), None
+        return _in_token_order(dx, ctx.splits), None
 
 
-def _in_a_row(x: Tensor, splits: Splits) -> Tensor:
-    """Return gathered tokens in their order: the outer axis was gathered first, inside."""
-    inner = [axis.size for axis, splits_tokens in splits if splits_tokens]
-    if len(inner) < 2:
+def _in_token_order(x: Tensor, splits: Splits) -> Tensor:
+    """Return gathered tokens in their order; gathering the outer axis first puts it inside."""
+    sizes = [axis.size for axis, splits_tokens in splits if splits_tokens]
+    if len(sizes) < 2:
         return x
-    outer, last = inner
-    return x.unflatten(DIM, (last, outer, -1)).transpose(1, 2).flatten(1, 3)
+    outer, inner = sizes
+    return x.unflatten(DIM, (inner, outer, -1)).transpose(1, 2).flatten(1, 3)
 
 
 class VocabularyEmbedding(nn.Module):

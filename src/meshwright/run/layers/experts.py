@@ -1,12 +1,13 @@
-"""A mixture of experts whose experts are split over ep: an all-to-all there, and one back.
+"""A mixture of experts split over ep: all-to-alls take rows to their experts and back.
 
-    rows = the k choices of each token, in the order of the experts
-    forward   all-to-all(rows) to the ranks of their experts, products there, all-to-all back, and
-              each token adds its k rows
-    backward  the gradients of the rows go the same two ways
+    rows      k copies of each token of this rank, one for each expert that the router chose,
+              sorted by expert
+    forward   all-to-all(rows), products of the experts, all-to-all back; ``model.Experts`` adds the
+              k outputs of a token, weighted by the router
+    backward  the gradients of the rows take the same two ways
 
-With b sequences of s tokens, width h and k choices, each all-to-all takes b s k h elements of a
-rank: 64 for b = 1, s = 4, h = 8, k = 2. No row is dropped, whatever the load of an expert.
+With an even load E = T k h in each of the four all-to-alls, for the T = b s / N tokens of a rank:
+64 elements for k = 4, of which 48 leave it. No row is dropped, whatever the load.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from meshwright.graph.op import Phase
 from meshwright.run.mesh import Axis
 
 
-class _Exchange(torch.autograd.Function):
+class _SendRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, ep: Axis, sends: list[int], receives: list[int],
                 site: str) -> Tensor:  # fmt: skip
@@ -35,21 +36,27 @@ class _Exchange(torch.autograd.Function):
         return back, None, None, None, None
 
 
-def visit(bank: nn.Module, ep: Axis, rows: Tensor, expert_of: Tensor) -> Tensor:
-    """Return the outputs of the experts for rows, which come in the order of the experts.
+def dispatch_and_combine(bank: nn.Module, ep: Axis, rows: Tensor, expert_of: Tensor) -> Tensor:
+    """Return the outputs of the experts for rows that are sorted by expert.
 
-    ``bank`` makes rows with the experts of this rank.
+    ``bank`` computes the outputs of rows with the experts of this rank.
     """
     own = len(bank.up)
     counts = torch.bincount(expert_of, minlength=own * ep.size).view(ep.size, own)
-    coming = counts
-    if ep.size > 1:
-        coming = torch.empty_like(counts)
-        with ep.recorder.saying(ep.name, "", Phase.FORWARD, is_counted=False):
-            torch.distributed.all_to_all_single(coming, counts, group=ep.group)
-    sends, receives = counts.sum(dim=1).tolist(), coming.sum(dim=1).tolist()
-    there = _Exchange.apply(rows, ep, sends, receives, "experts.dispatch")
+    receive_counts = _exchanged_counts(counts, ep)
+    sends, receives = counts.sum(dim=1).tolist(), receive_counts.sum(dim=1).tolist()
+    received = _SendRows.apply(rows, ep, sends, receives, "experts.dispatch")
     # Rows come by rank, then by expert; each expert takes its rows of all ranks.
     experts = torch.arange(own, device=rows.device).repeat(ep.size)
-    made = bank(there, experts.repeat_interleave(coming.flatten()))
-    return _Exchange.apply(made, ep, receives, sends, "experts.combine")
+    outputs = bank(received, experts.repeat_interleave(receive_counts.flatten()))
+    return _SendRows.apply(outputs, ep, receives, sends, "experts.combine")
+
+
+def _exchanged_counts(counts: Tensor, ep: Axis) -> Tensor:
+    """Return the rows that each rank sends to each expert here; the derivation has no such call."""
+    if ep.size == 1:
+        return counts
+    received = torch.empty_like(counts)
+    with ep.recorder.saying(ep.name, "", Phase.FORWARD, is_counted=False):
+        torch.distributed.all_to_all_single(received, counts, group=ep.group)
+    return received

@@ -1,4 +1,4 @@
-"""The module of a split linear layer: its part of the weight, and its bias."""
+"""The module of a split linear layer: the weight and the bias of one rank."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 
 class SplitLinear(nn.Module):
-    """A linear layer of which this rank holds a part; a bias is added where the output rests.
+    """A linear layer split over ranks; each rank adds the bias to the outputs that it returns.
 
-    ``function`` is ``Column`` or ``Row``, ``of`` are its tokens, its product and its site.
-    ``outputs`` are the widths of several outputs: of queries, keys and values.
+    ``function`` is ``Column`` or ``Row``; ``of`` has its tokens, its product and its site.
+    ``outputs`` are the widths of several outputs, such as queries, keys and values: they share one
+    gather of X.
     """
 
     def __init__(self, function: Any, weight: Tensor, bias: Tensor | None, of: tuple[Any, ...],
@@ -23,6 +24,9 @@ class SplitLinear(nn.Module):
         self.function, self.of, self.outputs = function, of, outputs
 
     def forward(self, x: Tensor) -> Any:
-        made = self.function.apply(x, self.weight, *self.of)
-        made = made if self.bias is None else made + self.bias
-        return made if self.outputs is None else made.split(list(self.outputs), dim=-1)
+        y = self.function.apply(x, self.weight, *self.of)
+        y = y if self.bias is None else y + self.bias
+        if self.outputs is None:
+            return y
+        # A view of one output would keep all of them for the backward pass.
+        return [output.contiguous() for output in y.split(list(self.outputs), dim=-1)]

@@ -1,11 +1,11 @@
-"""Vocabulary-parallel cross-entropy: logits stay split over the ranks that hold their columns.
+"""Vocabulary-parallel cross-entropy: logits stay split over the ranks that computed them.
 
-    m = max(l), z = sum exp(l - m), t = l[target] - m; loss = log z - t
-    forward   three all-reduces of one number a token: the maximum, z, and t, which one rank has
-    backward  dl = softmax(l) - one-hot(target): nothing is sent
+    m = max_v l_v, z = sum_v exp(l_v - m), t = l_target - m, loss = log z - t
+    forward   three all-reduces of one number per token: m, z, and t, which one rank has
+    backward  dl = (softmax(l) - one-hot(target)) dloss: sends nothing, the softmax is kept
 
-The logits of b sequences of s tokens over V words would be b s V elements; this sends 3 b s for
-each axis: 12 for b = 1, s = 4.
+Every rank has all tokens, because the head is a column-parallel layer. E = b s for each all-reduce
+over each axis: 3 x 8 elements, where the logits of a vocabulary of V have b s V.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ class _CrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any, logits: Tensor, targets: Tensor, first: int, axes: Sequence[Axis]
     ) -> Tensor:
-        most = logits.amax(dim=-1)
+        maximum = logits.amax(dim=-1)
         for axis in axes:
-            most = axis.largest(most, "head.loss: maximum", F)
-        powers = torch.exp(logits - most[..., None])
-        total = powers.sum(dim=-1)
+            maximum = axis.largest(maximum, "head.loss: maximum", F)
+        exps = torch.exp(logits - maximum[..., None])
+        sum_exp = exps.sum(dim=-1)
         for axis in axes:
-            total = axis.sum(total, "head.loss: sum_of_exponentials", F)
+            sum_exp = axis.sum(sum_exp, "head.loss: sum_of_exponentials", F)
         local = targets - first
         is_mine = (local >= 0) & (local < logits.shape[-1])
-        place = (local * is_mine)[..., None]
-        aimed = (logits.gather(-1, place)[..., 0] - most) * is_mine
+        column = (local * is_mine)[..., None]
+        target = (logits.gather(-1, column)[..., 0] - maximum) * is_mine
         for axis in axes:
-            aimed = axis.sum(aimed, "head.loss: target_logit", F)
-        ctx.save_for_backward(powers / total[..., None], place, is_mine)
-        return total.log() - aimed
+            target = axis.sum(target, "head.loss: target_logit", F)
+        ctx.save_for_backward(exps / sum_exp[..., None], column, is_mine)
+        return sum_exp.log() - target
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        shares, place, is_mine = ctx.saved_tensors
-        dl = shares.scatter_add(-1, place, -is_mine[..., None].to(shares.dtype))
+        softmax, column, is_mine = ctx.saved_tensors
+        dl = softmax.scatter_add(-1, column, -is_mine[..., None].to(softmax.dtype))
         return dl * gradient[..., None], None, None, None
 
 
@@ -56,8 +56,8 @@ def cross_entropy(logits: Tensor, targets: Tensor, first: int, axes: Sequence[Ax
     Parameters
     ----------
     first
-        Word of the first column of these logits.
+        Token id of the first column of these logits.
     axes
-        Axes that share the vocabulary.
+        Axes that split the vocabulary.
     """
     return _CrossEntropy.apply(logits, targets, first, axes)

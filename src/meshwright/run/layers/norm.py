@@ -1,15 +1,15 @@
-"""Norms on the tokens of a rank: nothing is sent in a pass, and the input alone is kept.
+"""Norms under sequence parallelism: each rank normalises its own tokens, and passes send nothing.
 
-A norm needs whole tokens, which sequence parallelism leaves whole: each rank of tp, of tatp and of
-cp takes its own.
+A norm needs all features of a token. Sequence parallelism splits tokens, not features.
 
-    forward   y = w n + c, n = (x - m) r, r = 1 / sqrt(mean((x - m)^2) + e), m = mean(x) (rms: 0)
-    backward  dx = r (g - mean(g) - n mean(g n)) with g = w dy (rms: without mean(g)), and
-              dw = sum over the own tokens of dy n: a sum that is open over the axes that split
-              tokens; an all-reduce of h elements closes it, once in a step
+    forward   m = mean(x) (RMSNorm: 0), r = 1 / sqrt(mean((x - m)^2) + e), n = (x - m) r,
+              y = w n + c
+    backward  g = w dy, dx = r (g - mean(g) - n mean(g n)) (RMSNorm: without mean(g))
+              dw = sum of dy n, dc = sum of dy over the tokens of this rank
 
-n and r are made again. A norm of b s h = 1 x 4 x 8 numbers keeps 32 of them, on each of two ranks
-16.
+dw and dc are partial sums: once per step an all-reduce of E = h adds them over the axes that split
+tokens, and for norms of queries and keys over those that split heads. Only x is kept; n and r are
+recomputed. Without sequence parallelism every rank of tp normalises all tokens, so dw is complete.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Pieces of a split sequence on their way: each is yielded once, and partials for it go home.
+"""Pieces of a split sequence: each rank visits all of them; gradients return to the owners.
 
-Where several axes split the tokens, the streams nest: for every piece that the first one brings,
-the next one brings those of its members.
+If several axes split the sequence, their streams nest: for each piece that the first stream
+brings, the next stream brings those of its members. All pieces are of equal length.
 """
 
 from __future__ import annotations
@@ -15,52 +15,55 @@ from meshwright.graph.op import Phase
 from meshwright.run.layers.streams import Stream
 
 SITE = "attention.core: keys and values"
-Place = tuple[int, ...]
-"""Members of the streams, outermost first, that a piece of keys and values is from."""
+Owner = tuple[int, ...]
+"""Owner of a piece: its member of each stream, outermost stream first."""
 
 
-def walk(own: Tensor, streams: Sequence[Stream], phase: Phase) -> Iterator[tuple[Place, Tensor]]:
-    """Yield every piece of all members: for each that a stream brings, those of the next stream."""
+def gather_pieces(
+    own: Tensor, streams: Sequence[Stream], phase: Phase
+) -> Iterator[tuple[Owner, Tensor]]:
+    """Yield the pieces of all ranks, each once, with their owners."""
     if not streams:
         yield (), own
         return
     stream, *inner = streams
     parts, shapes = _items(own, stream)
-    found: dict[int, Tensor] = {}
+    waiting: dict[int, Tensor] = {}
     for item, part in stream.gather(parts, shapes, SITE, phase):
-        member, _ = divmod(item, stream.num_parts)
-        found[item] = part
-        pieces = [found.get(member * stream.num_parts + k) for k in range(stream.num_parts)]
-        whole = [piece for piece in pieces if piece is not None]
-        if len(whole) == stream.num_parts:
-            for k in range(stream.num_parts):
-                del found[member * stream.num_parts + k]
-            for place, piece in walk(torch.cat(whole, dim=1), inner, phase):
-                yield (member, *place), piece
+        waiting[item] = part
+        member = stream.rounds.home(item)
+        items = range(member * stream.num_parts, (member + 1) * stream.num_parts)
+        if waiting.keys() >= set(items):
+            piece = torch.cat([waiting.pop(one) for one in items], dim=1)
+            for owner, inner_piece in gather_pieces(piece, inner, phase):
+                yield (member, *owner), inner_piece
 
 
-def bring_home(partials: dict[Place, Tensor], streams: Sequence[Stream], phase: Phase) -> Tensor:
-    """Return the sum of all members' partials for the piece of this one: the way back.
+def reduce_to_owners(
+    partials: dict[Owner, Tensor], streams: Sequence[Stream], phase: Phase
+) -> Tensor:
+    """Return the sum over all ranks of the partials for the piece of this rank.
 
-    Over the first stream go the pieces of all members of the others together.
+    The first stream carries the pieces of all members of the inner streams together.
     """
     if not streams:
         return partials[()]
     stream, *inner = streams
     tokens = next(iter(partials.values())).shape[1]
-    places = sorted({place[1:] for place in partials})
+    owners = sorted({owner[1:] for owner in partials})
     sums = [
-        torch.cat([partials[member, *place] for place in places], dim=1)
+        torch.cat([partials[member, *owner] for owner in owners], dim=1)
         for member in range(stream.axis.size)
     ]
     _, shapes = _items(sums[0], stream)
 
     def partial(item: int) -> Tensor:
-        member, k = divmod(item, stream.num_parts)
-        return _items(sums[member], stream)[0][k]
+        member, part = divmod(item, stream.num_parts)
+        return _items(sums[member], stream)[0][part]
 
     own = torch.cat(stream.scatter_sum(partial, sums[0], shapes, SITE, phase), dim=1)
-    return bring_home(dict(zip(places, own.split(tokens, dim=1), strict=True)), inner, phase)
+    split = dict(zip(owners, own.split(tokens, dim=1), strict=True))
+    return reduce_to_owners(split, inner, phase)
 
 
 def _items(own: Tensor, stream: Stream) -> tuple[list[Tensor], list[torch.Size]]:

@@ -1,10 +1,11 @@
-"""The three products of a linear layer, Y = X W^T, on a rank: Eq. (1) of TEMP.
+"""The three matrix products of a linear layer, Y = X W^T, on one rank: Eq. (1) of TEMP.
 
     forward          Y = X W^T
     backward         dX = dY W
     gradient update  dW = dY^T X, summed over all tokens
 
-With a weight that rests on its rank nothing is sent; ``weights.py`` has one whose rows travel.
+``Product`` sends nothing, because its weight is on the rank. ``weights`` has the same three
+products with a weight whose rows are streamed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch import Tensor
 
 
 class Product:
-    """The products with a weight that rests on its rank."""
+    """The products with a weight that is on the rank."""
 
     def outputs(self, weight: Tensor) -> int:
         """Return the width of the output."""

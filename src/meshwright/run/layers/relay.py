@@ -1,4 +1,4 @@
-"""The sends of one member in one pass of a stream: posted round by round, and logged."""
+"""Sends of one member in one pass of a stream, started round by round and logged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from meshwright.streams.forms import Send, StreamRounds
 
 
 class Relay:
-    """Sends of a member to its neighbours, and what it receives, in the rounds of a pass.
+    """Sends and receives of a member, in the rounds of a pass.
 
     ``shapes`` are those of all items, ``like`` is a tensor of their type.
     """
@@ -30,10 +30,10 @@ class Relay:
         self.log: list[tuple[Send, int]] = []
         self.pending: list[Any] = []
 
-    def post(self, now: int, held: Mapping[int, Tensor]) -> list[tuple[int, Tensor]]:
-        """Start the sends of a round; return the items that arrive, filled after ``wait``."""
+    def post(self, t: int, held: Mapping[int, Tensor]) -> list[tuple[int, Tensor]]:
+        """Start the sends of a round; return the items that arrive, complete after ``wait``."""
         axis, operations, arriving = self.axis, [], []
-        for send in (send for send in self.rounds.sends if send.round == now):
+        for send in (send for send in self.rounds.sends if send.round == t):
             if axis.index == send.source:
                 item, peer = held[send.item].contiguous(), axis.ranks[send.destination]
                 operations.append(dist.P2POp(dist.isend, item, peer, axis.group, send.item))

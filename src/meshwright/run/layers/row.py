@@ -1,13 +1,20 @@
-"""Row-parallel linear layer: each rank of tp adds its part of every output (Megatron-LM).
+"""Row-parallel linear layer: rank r holds columns of W, and Y is a sum over ranks (Megatron-LM).
 
-    forward   Y = sum_r X_r W_r^T: reduce-scatter over tokens under sequence parallelism, else
-              all-reduce; X_r is what a column-parallel layer left, so nothing comes before it
-    backward  dY = all-gather(dY_r) (whole already without it), dX_r = dY W_r, dW_r = dY^T X_r
+    forward   Y_r = reduce-scatter(X_r W_r^T) over the tokens
+    backward  dY = all-gather(dY_r), dX_r = dY W_r, dW_r = dY^T X_r
 
-A block of a column-parallel and a row-parallel layer makes one all-reduce forward and one backward,
-or a gather and a scatter instead of each, of the same volume, and one more gather backward for
-the input that the column-parallel layer did not keep. For b = 1, s = 4, h = 8 and tp 2 the
-scatter takes 32 elements. Where tokens travel over tatp both are passes of a stream, part by part.
+X_r are the columns that a column-parallel layer computed on rank r, so nothing is sent before the
+product. Without sequence parallelism the sum is an all-reduce and dY is on every rank.
+
+E = b s h for each: 64 elements are reduced forward and 64 gathered backward.
+
+A block of a column-parallel and a row-parallel layer, by the elements that a rank sends:
+
+    without SP   all-reduce forward, all-reduce backward                            96 +  96 = 192
+    with SP      gather, scatter forward; gather, scatter, gather of X backward     96 + 144 = 240
+
+A gather and a scatter together send what one all-reduce sends. The gather of X comes on top: it is
+the price of keeping X_r alone.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Weights that travel over tatp while tokens stay: weight streaming of TSPP and TATP.
 
-The rows of W, which are columns of Y, are cut over the members; all three products run in the same
-pattern:
+Member i has the tokens X_i and the rows W_i of the weight. All three products of a linear layer run
+in the same pattern, with [:, j] for the columns of Y that W_j computes:
 
-    forward          Y_i[:, j] = X_i W_j^T in the round in which W_j is at member i
-    backward         dX_i = sum_j dY_i[:, j] W_j, with W streamed once more
-    gradient update  dW_j = sum_i dY_i[:, j]^T X_i in accumulators that walk home
+    forward          Y_i[:, j] = X_i W_j^T in the round of W_j
+    backward         dX_i = sum_j dY_i[:, j] W_j, for which W travels once more
+    gradient update  dW_j = sum_i dY_i[:, j]^T X_i, in sums that move to member j
 
-A pass sends N (N - 1) sub-weights on a line that holds: 12 for N = 4, of 16 elements each where W
-is 8 x 8.
+Each of the three passes moves every sub-weight over N - 1 links on a line that holds, over more on
+one that sends again: W of 8 x 8 makes 12 sends of 16 elements for N = 4.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class StreamedWeights(Product):
 
     def _pass(self, weight: Tensor, site: str, phase: Phase) -> Iterator[tuple[int, Tensor]]:
         shapes = [(stop - start, weight.shape[1]) for start, stop in self.cut]
-        own = [weight[start:stop] for start, stop in self.stream.own(self.cut)]
+        own = [weight[start:stop] for start, stop in self.stream.own_cuts(self.cut)]
         return self.stream.gather(own, shapes, site, phase)
 
     def forward(self, x: Tensor, weight: Tensor, site: str) -> Tensor:
-        made = {item: x @ part.T for item, part in self._pass(weight, f"{site}: weight", F)}
-        return torch.cat([made[item] for item in range(len(self.cut))], dim=-1)
+        y = {item: x @ part.T for item, part in self._pass(weight, f"{site}: weight", F)}
+        return torch.cat([y[item] for item in range(len(self.cut))], dim=-1)
 
     def input_gradient(self, dy: Tensor, weight: Tensor, site: str) -> Tensor:
         """Return dX_i = sum_j dY_i[:, j] W_j."""
