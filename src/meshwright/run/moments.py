@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -76,15 +77,32 @@ class Moments:
         return Usage(known, dict(zip(Category, most, strict=True)), list(StepPart)[self.phases[at]])
 
 
+class Counts(NamedTuple):
+    """Calls and bytes of collectives by part of the step, and FLOPs."""
+
+    calls: Counter[Call]
+    num_bytes: Counter[Call]
+    flops: Counter[StepPart]
+
+
+def summed(weighted: Iterable[tuple[int, Counts]]) -> Counts:
+    """Return the sum of counts, each multiplied by a number."""
+    totals: tuple[Counter[Any], ...] = (Counter(), Counter(), Counter())
+    for times, counts in weighted:
+        found: tuple[Counter[Any], ...] = counts
+        for total, more in zip(totals, found, strict=True):
+            for key, number in more.items():
+                total[key] += times * number
+    return Counts(*totals)
+
+
 @dataclass(frozen=True)
 class Ran:
     """Memory, messages and FLOPs of one rank in a step."""
 
     rank: int
     moments: Moments
-    calls: Counter[Call]
-    num_bytes: Counter[Call]
-    flops: Counter[StepPart]
+    counts: Counts
 
     @property
     def usage(self) -> Usage:

@@ -36,7 +36,8 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flo
 from torch.utils.weak import WeakIdKeyDictionary
 
 from meshwright.graph.op import Phase
-from meshwright.run.moments import Category, Moments, StepPart, moments_of
+from meshwright.run.answer import Call
+from meshwright.run.moments import Category, Counts, Moments, StepPart, moments_of
 from meshwright.run.recorder import COLLECTIVES, Recorder, in_backward
 from meshwright.spec.collective import CollectiveKind
 
@@ -165,6 +166,24 @@ class StepRecorder(Recorder):
     def moments(self) -> Moments:
         """Return the memory of each category at every operator of the step."""
         return moments_of((block.found, *change) for block, change in self._changes)
+
+    def counts(self, part: StepPart | None = None) -> Counts:
+        """Return the counts by part of the step, sites left out: ``part``, or by phase."""
+
+        def by_part(counted: Counter[Call]) -> Counter[Call]:
+            found: Counter[Call] = Counter()
+            for call, number in counted.items():
+                is_forward = call.phase is Phase.FORWARD
+                phase = part or (StepPart.FORWARD if is_forward else StepPart.BACKWARD)
+                found[call._replace(phase=phase, site="")] += number
+            return found
+
+        return Counts(by_part(self.calls), by_part(self.num_bytes), self.flops.copy())
+
+    def clear(self) -> None:
+        """Begin to count anew."""
+        for counts in (self.calls, self.num_bytes, self.flops):
+            counts.clear()
 
     def _is_weight(self, tensor: Any) -> bool:
         found = self._blocks.get(tensor.untyped_storage())

@@ -23,8 +23,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from meshwright.catalog.config_json import config_of
 from meshwright.frameworks.registry import export
+from meshwright.run.dry.fakes import DEVICE, Replicated
 from meshwright.run.dry.launched import words_behind
-from meshwright.run.dry.program import DEVICE, RankProgram, Replicated
+from meshwright.run.dry.program import RankProgram
 from meshwright.run.step_recorder import StepRecorder
 
 

@@ -31,9 +31,10 @@ from torch.nn import functional
 from meshwright.frameworks.launch import micro_batches
 from meshwright.frameworks.registry import export
 from meshwright.graph.op import Phase
+from meshwright.run.dry.fakes import DEVICE
 from meshwright.run.dry.launched import words_behind
-from meshwright.run.dry.program import DEVICE, Counts, RankProgram, counts_of, with_moments
-from meshwright.run.moments import Category, StepPart
+from meshwright.run.dry.program import RankProgram, with_moments
+from meshwright.run.moments import Category, Counts, StepPart
 from meshwright.run.recorder import Label
 from meshwright.run.step_recorder import StepRecorder
 
@@ -230,7 +231,7 @@ class MegatronProgram(RankProgram):
             num_microbatches=micro_batches(self.plan), seq_length=self.work.sequence_length,
             micro_batch_size=self.sizes["micro_batch_size"], forward_only=False,
         )  # fmt: skip
-        return counts_of(recorder)
+        return recorder.counts()
 
     def _tokens(self) -> Tensor:
         tokens = torch.zeros(self.sizes["micro_batch_size"], self.local_length, dtype=torch.int64)

@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import accumulate
 from typing import Any, ClassVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
@@ -30,11 +27,10 @@ from torch.distributed.fsdp import (
     OffloadPolicy,
     fully_shard,
 )
-from torch.distributed.tensor import DTensor, Shard, debug
+from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
-from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from meshwright.frameworks.launch import (
@@ -45,13 +41,20 @@ from meshwright.frameworks.launch import (
     mesh_dims,
     micro_batches,
 )
-from meshwright.graph.op import Phase
-from meshwright.run.answer import Call
 from meshwright.run.dry.context import ring_attention, ringed
+from meshwright.run.dry.fakes import (
+    DEVICE,
+    FakeStage,
+    FakeTensors,
+    Replicated,
+    default_dtype,
+    fake_ranks,
+    real_meshes,
+)
 from meshwright.run.dry.kernels import gpu_kernels
 from meshwright.run.dry.modules import framework_chunk, split_tensors, units_of
 from meshwright.run.model import Chunk
-from meshwright.run.moments import Category, Ran, StepPart
+from meshwright.run.moments import Category, Counts, Ran, StepPart, summed
 from meshwright.run.pipelines import LabelledStage, schedule_of
 from meshwright.run.step_recorder import StepRecorder
 from meshwright.sharding.strategy import Recompute
@@ -61,29 +64,6 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32,
           "tf32": torch.float32}  # fmt: skip
 OF_BYTES = {2.0: torch.bfloat16, 4.0: torch.float32}
 aten = torch.ops.aten
-DEVICE = "cpu"
-"""Device of the fake tensors: what a build of PyTorch without a GPU has."""
-
-
-@contextmanager
-def fake_ranks(rank: int, world_size: int) -> Iterator[None]:
-    """Be one of many ranks that send nothing."""
-    if dist.is_initialized():
-        raise RuntimeError("a process group is there already: a dry run makes its own")
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
-        # Shardings that are remembered name groups that are gone.
-        debug._clear_sharding_prop_cache()
-
-
-class _FakeTensors(FakeTensorMode):
-    """A mode of its own: a copy of a module stays in it."""
-
-    def __deepcopy__(self, memo: Any) -> _FakeTensors:
-        return self
 
 
 def chunks_of(plan: Plan, stage: int) -> list[range]:
@@ -152,8 +132,8 @@ class RankProgram:
             )
             groups = self._groups(mesh)
             stack.enter_context(gpu_kernels())
-            stack.enter_context(_real_meshes())
-            stack.enter_context(_FakeTensors())
+            stack.enter_context(real_meshes())
+            stack.enter_context(FakeTensors())
             recorder = StepRecorder(self._axis_of, self._vocab_sizes)
             chunks = self._chunks(mesh, groups, recorder)
             modules = nn.ModuleList(chunks)
@@ -163,14 +143,12 @@ class RankProgram:
             with recorder, loss_parallel() if self.sizes["tp"] > 1 else nullcontext():
                 counts = self._passes(chunks, mesh, recorder)
                 self._tag_gradients(recorder, modules)
-                recorder.calls.clear()
-                recorder.num_bytes.clear()
+                recorder.clear()
                 with recorder.during(StepPart.OPTIMIZER):
                     optimizer.step()
                 optimizer.zero_grad()
-            counts[0].update(_by_part(recorder.calls, StepPart.OPTIMIZER))
-            counts[1].update(_by_part(recorder.num_bytes, StepPart.OPTIMIZER))
-            return Ran(self.rank, recorder.moments(), *counts)
+            counts = summed([(1, counts), (1, recorder.counts(StepPart.OPTIMIZER))])
+            return Ran(self.rank, recorder.moments(), counts)
 
     def surroundings(self) -> AbstractContextManager[Any]:
         """Return the context in which the program runs."""
@@ -210,7 +188,7 @@ class RankProgram:
     ) -> list[nn.Module]:
         chunks: list[nn.Module] = []
         for layers in chunks_of(self.plan, self.stage):
-            with _default_dtype(self.kept):
+            with default_dtype(self.kept):
                 chunk = framework_chunk(self.plan.model, layers, self.local_length)
             if self.sizes["cp"] > 1:
                 for layer in chunk.layers.values():
@@ -317,12 +295,12 @@ class RankProgram:
     ) -> Counts:
         """Run all micro-batches, and return what all of them send and compute.
 
-        Those of one chunk are alike, so that the second stands for all.
+        Those of one chunk are alike, so two at most are run.
         """
         number, chunk = micro_batches(self.plan), chunks[0]
         if self.sizes["pp"] > 1:
             self._pipeline(chunks, mesh, recorder, number)
-            return counts_of(recorder)
+            return recorder.counts()
         seen: list[Counts] = []
         for index in range(min(number, 2)):
             tokens = torch.zeros(
@@ -338,8 +316,13 @@ class RankProgram:
                     loss.backward()
                 del loss
             self._tag_gradients(recorder, chunk)
-            seen.append(counts_of(recorder))
-        return _repeated(seen, number, repeats_first=self.sums_last)
+            seen.append(recorder.counts())
+        if number == 1:
+            return seen[0]
+        # All but the last are as the first, or all but the first as the second.
+        first, both = seen
+        times = (number - 2, 1) if self.sums_last else (2 - number, number - 1)
+        return summed(zip(times, (first, both), strict=True))
 
     def _saving(self, chunk: Chunk, tokens: Tensor, recorder: StepRecorder) -> Tensor:
         """Run a chunk forward; where activations are offloaded, they move as ``save_on_cpu`` does.
@@ -398,7 +381,7 @@ class RankProgram:
             given, back = torch.zeros(size, dtype=torch.int64), None
         if index == total - 1:
             made, came = self._made_last(), None
-        return _Stage(chunk, index, total, torch.device(DEVICE), given, made, came, back,
+        return FakeStage(chunk, index, total, torch.device(DEVICE), given, made, came, back,
                       group=group, recorder=recorder, **options)  # fmt: skip
 
     def _stream(self) -> Tensor:
@@ -415,109 +398,11 @@ class RankProgram:
         return torch.empty(size, dtype=self.compute, requires_grad=True)
 
 
-class _Stage(LabelledStage):
-    """A stage whose neighbours agree that the shapes are stated."""
-
-    def _warmup_forward_vote(self, has_backward: bool, received_acc: Any = None) -> Any:
-        return received_acc
-
-    def _warmup_backward_result(self, received_result: Any = None) -> Any:
-        return _Agreed()
-
-
-class _Agreed:
-    def item(self) -> int:
-        return 1
-
-
 def with_moments(optimizer: torch.optim.Optimizer) -> None:
     """Give AdamW its state, as after the first step."""
     for weight in (p for part in optimizer.param_groups for p in part["params"]):
         moments = {name: torch.zeros_like(weight) for name in ("exp_avg", "exp_avg_sq")}
         optimizer.state[weight] = {"step": torch.tensor(0.0), **moments}
-
-
-Counts = tuple[Counter[Any], Counter[Any], Counter[Any]]
-"""Calls and bytes of collectives, and FLOPs."""
-
-
-def counts_of(recorder: StepRecorder) -> Counts:
-    """Return a copy of what a recorder has counted."""
-    calls, num_bytes = _by_part(recorder.calls), _by_part(recorder.num_bytes)
-    return calls, num_bytes, recorder.flops.copy()
-
-
-def _by_part(counts: Counter[Call], part: StepPart | None = None) -> Counter[Call]:
-    """Return counts of collectives by the part of the step, sites left out."""
-    found: Counter[Call] = Counter()
-    for call, number in counts.items():
-        is_forward = call.phase is Phase.FORWARD
-        phase = part or (StepPart.FORWARD if is_forward else StepPart.BACKWARD)
-        found[call._replace(phase=phase, site="")] += number
-    return found
-
-
-def _repeated(seen: Sequence[Counts], number: int, *, repeats_first: bool) -> Counts:
-    """Return the counts of all micro-batches from those after the first and after the second.
-
-    All but one are as the first, or as the second.
-    """
-    if len(seen) == 1:
-        return seen[0]
-    totals = []
-    for first, both in zip(*seen, strict=True):
-        second = Counter({key: both[key] - first[key] for key in both})
-        often, once = (first, second) if repeats_first else (second, first)
-        totals.append(Counter({key: (number - 1) * often[key] + once[key] for key in both}))
-    return totals[0], totals[1], totals[2]
-
-
-class Replicated(DistributedDataParallel):
-    """A module whose gradients are summed over its replicas.
-
-    The reducer checks and sends outside of Python what fake tensors have in it alone.
-    """
-
-    def __init__(self, module: nn.Module, **options: Any) -> None:
-        of_device = {"init_sync": False, "device_ids": None, "output_device": None}
-        super().__init__(module, **options | of_device)
-        self.register_comm_hook(self.process_group, lambda group, bucket: _summed(group, bucket))
-
-
-def _summed(group: Any, bucket: Any) -> Any:
-    """Sum a bucket of gradients over the ranks of a group, as the reducer does."""
-    gradients = bucket.buffer()
-    dist.all_reduce(gradients, group=group)
-    done: Any = torch.futures.Future()
-    done.set_result(gradients)
-    return done
-
-
-@contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Make new tensors of a type."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
-@contextmanager
-def _real_meshes() -> Iterator[None]:
-    """Have meshes that are joined while tensors are fake hold real ranks."""
-    join = DeviceMesh._concatenate
-
-    def joined(meshes: Any) -> DeviceMesh:
-        with unset_fake_temporarily():
-            return join(meshes)
-
-    DeviceMesh._concatenate = staticmethod(joined)
-    try:
-        yield
-    finally:
-        DeviceMesh._concatenate = staticmethod(join)
 
 
 def _keeps_products(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:

@@ -113,6 +113,7 @@ def run_stage(plan: Plan, stage: int) -> RanStage:
     """Run one rank of a stage, and put the formulas beside what it did."""
     start = time.monotonic()
     ran, chunks = run_shortened(plan, stage, run_rank), chunks_of(plan, stage)
+    calls, num_bytes, flops = ran.counts
     return RanStage(
         stage=stage,
         rank=ran.rank,
@@ -120,8 +121,8 @@ def run_stage(plan: Plan, stage: int) -> RanStage:
         peak_phase=str(ran.usage.peak_phase),
         held=_held(plan, stage, ran),
         host_bytes=float(ran.usage.most_bytes.get(Category.HOST, 0)),
-        sent=rows_of(ran.calls, ran.num_bytes, expected_messages(plan, chunks, stage)),
-        flops={str(phase): float(count) for phase, count in ran.flops.items()},
+        sent=rows_of(calls, num_bytes, expected_messages(plan, chunks, stage)),
+        flops={str(phase): float(count) for phase, count in flops.items()},
         seconds=time.monotonic() - start,
     )
 

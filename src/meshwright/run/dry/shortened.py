@@ -13,7 +13,6 @@ A third depth is run as well; where it is not what the first two predict, all la
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -25,7 +24,7 @@ import numpy as np
 
 from meshwright.base.arrays import IntArray
 from meshwright.frameworks.launch import degrees, layers_of_chunks, micro_batches
-from meshwright.run.moments import Moments, Ran
+from meshwright.run.moments import Moments, Ran, summed
 from meshwright.sharding.strategy import ScheduleKind
 from meshwright.train.answer import Plan
 
@@ -156,21 +155,12 @@ def whole_of(runs: Weighted) -> Ran | None:
     held: Any = sum(times * ran.moments.held_bytes[at] for (times, ran), at in parts)
     first = runs[0][1]
     moments = Moments(held, first.moments.phases[places[0]], first.moments.tasks[places[0]])
-    counts = [Counter[Any](), Counter[Any](), Counter[Any]()]
-    for times, ran in runs:
-        for total, found in zip(counts, _counts(ran), strict=True):
-            for key, number in found.items():
-                total[key] += times * number
-    return Ran(first.rank, moments, *counts)
-
-
-def _counts(ran: Ran) -> tuple[Counter[Any], Counter[Any], Counter[Any]]:
-    return ran.calls, ran.num_bytes, ran.flops
+    return Ran(first.rank, moments, summed((times, ran.counts) for times, ran in runs))
 
 
 def are_equal(ran: Ran, other: Ran) -> bool:
     """Tell whether two runs hold, send and compute the same."""
-    return ran.usage == other.usage and _counts(ran) == _counts(other)
+    return ran.usage == other.usage and ran.counts == other.counts
 
 
 def _aligned(moments: Sequence[Moments]) -> list[IntArray] | None:

@@ -27,8 +27,9 @@ from meshwright.frameworks.launch import SHARD_AXES
 from meshwright.frameworks.registry import export
 from meshwright.frameworks.torchtitan_models import OWN_MODULE
 from meshwright.run.dry.experts import balanced_routing
+from meshwright.run.dry.fakes import DEVICE
 from meshwright.run.dry.launched import words_behind
-from meshwright.run.dry.program import DEVICE, RankProgram
+from meshwright.run.dry.program import RankProgram
 from meshwright.run.pipelines import LabelledStage
 from meshwright.run.step_recorder import StepRecorder
 from meshwright.train.answer import Plan

@@ -71,7 +71,7 @@ def test_a_pipeline_of_a_thousand_micro_batches_runs_a_few(monkeypatch):
     monkeypatch.setattr(shortened, "cut", lambda *found: lengths.append(found[2]) or cut(*found))
     found = run_shortened(planned(2, pp=2, dp=4, zero=2, global_batch=4096), 1, run_rank)
     assert lengths == [6, 7]
-    backward = [number for call, number in found.calls.items()
+    backward = [number for call, number in found.counts.calls.items()
                 if call.axis == "pp" and call.phase == StepPart.BACKWARD]  # fmt: skip
     assert backward == [1024]
 

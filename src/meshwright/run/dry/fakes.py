@@ -1,0 +1,105 @@
+"""Parts of PyTorch that fake ranks and fake tensors need: groups, meshes, replicas, stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import debug
+from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from meshwright.run.pipelines import LabelledStage
+
+DEVICE = "cpu"
+"""Device of the fake tensors: what a build of PyTorch without a GPU has."""
+
+
+@contextmanager
+def fake_ranks(rank: int, world_size: int) -> Iterator[None]:
+    """Be one of many ranks that send nothing."""
+    if dist.is_initialized():
+        raise RuntimeError("a process group is there already: a dry run makes its own")
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+        # Shardings that are remembered name groups that are gone.
+        debug._clear_sharding_prop_cache()
+
+
+class FakeTensors(FakeTensorMode):
+    """A mode of its own: a copy of a module stays in it."""
+
+    def __deepcopy__(self, memo: Any) -> FakeTensors:
+        return self
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Make new tensors of a type."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
+def real_meshes() -> Iterator[None]:
+    """Have meshes that are joined while tensors are fake hold real ranks."""
+    join = DeviceMesh._concatenate
+
+    def joined(meshes: Any) -> DeviceMesh:
+        with unset_fake_temporarily():
+            return join(meshes)
+
+    DeviceMesh._concatenate = staticmethod(joined)
+    try:
+        yield
+    finally:
+        DeviceMesh._concatenate = staticmethod(join)
+
+
+class Replicated(DistributedDataParallel):
+    """A module whose gradients are summed over its replicas.
+
+    The reducer checks and sends outside of Python what fake tensors have in it alone.
+    """
+
+    def __init__(self, module: nn.Module, **options: Any) -> None:
+        of_device = {"init_sync": False, "device_ids": None, "output_device": None}
+        super().__init__(module, **options | of_device)
+        self.register_comm_hook(self.process_group, lambda group, bucket: _summed(group, bucket))
+
+
+def _summed(group: Any, bucket: Any) -> Any:
+    """Sum a bucket of gradients over the ranks of a group, as the reducer does."""
+    gradients = bucket.buffer()
+    dist.all_reduce(gradients, group=group)
+    done: Any = torch.futures.Future()
+    done.set_result(gradients)
+    return done
+
+
+class FakeStage(LabelledStage):
+    """A stage whose neighbours agree that the shapes are stated."""
+
+    def _warmup_forward_vote(self, has_backward: bool, received_acc: Any = None) -> Any:
+        return received_acc
+
+    def _warmup_backward_result(self, received_result: Any = None) -> Any:
+        return _Agreed()
+
+
+class _Agreed:
+    def item(self) -> int:
+        return 1
