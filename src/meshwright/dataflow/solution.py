@@ -218,7 +218,9 @@ class _LocalGraph:
     def add(self, one: PlacedOperator) -> None:
         """Append the kernels of an operator."""
         if one.kind == "end" or (one.kind == "view" and one.inputs):
-            self.maker[one.name] = self.maker.get(one.inputs[0].name, "") if one.inputs else ""
+            # A view of a moved tensor is of the copy that arrived, not of what the kernel wrote.
+            kept = [read.name for read in one.inputs[:1] if read.have == read.want]
+            self.maker[one.name] = self.maker.get(kept[0], "") if kept else ""
             return
         reads = [local_shape(self.of_name[read.name].shape, read.want, self.mesh)
                  for read in one.inputs]  # fmt: skip

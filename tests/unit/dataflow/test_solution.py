@@ -76,6 +76,18 @@ def test_column_and_row_split_products_need_one_all_reduce(stored: Any) -> None:
     assert price.parts_s["collectives_s"] == alone.time_s(CollectiveKind.ALL_REDUCE, one.num_bytes)
 
 
+def test_a_view_of_a_moved_tensor_is_read_as_the_tensor_itself(stored: Any) -> None:
+    def priced(*read: Any) -> float:
+        content = mlp("S(1)", "S(0)", "S(1)", "P(sum)")
+        for one in content["nodes"][:-1]:  # small enough to stay on the chip
+            one["shape"] = [size // 64 for size in one["shape"]]
+        shape = content["nodes"][-2]["shape"]
+        content["nodes"].insert(-1, node("z", "aten.relu.default", "R", shape, *read))
+        return price_solution(read_solution(stored(content)), machine()).parts_s["kernels_s"]
+
+    assert priced("y") == priced(("down", "P(sum)", "R"))
+
+
 def test_a_scattered_sum_sends_half_of_an_all_reduce(stored: Any) -> None:
     program = read_solution(stored(mlp("S(1)", "S(0)", "S(1)", "P(sum)", want="S(0)")))
     price = price_solution(program, machine())

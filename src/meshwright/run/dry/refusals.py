@@ -47,11 +47,37 @@ def dry_faults(plan: Plan) -> Iterator[Fault]:
     for name in ("tatp", "etp", *unsplit):
         if getattr(strategy, name) > 1:
             yield Fault(name, f"{name} {getattr(strategy, name):.0f} is not built", f"{name} 1")
-    if framework == "megatron":
-        if options.zero_stage > 1:
-            yield Fault("zero_stage", f"{options.zero_stage} is Megatron-FSDP, which is not built",
-                        "1 or 0")  # fmt: skip
-        return
+    yield from _number_faults(plan)
+    if framework != "megatron":
+        yield from _pytorch_faults(plan, is_own=is_own)
+    elif options.zero_stage > 1:
+        yield Fault("zero_stage", f"{options.zero_stage} is Megatron-FSDP, which is not built",
+                    "1 or 0")  # fmt: skip
+
+
+def _number_faults(plan: Plan) -> Iterator[Fault]:
+    """Yield the types, optimizers and batches that no program here has."""
+    strategy, work = plan.best.strategy, plan.workload
+    optimizer, framework = work.optimizer, work.software.framework.partition("==")[0]
+    if work.precision.matmul not in DTYPES:
+        yield Fault("precision", f"{work.precision.matmul} is not built", ", ".join(DTYPES))
+    # Megatron keeps FP32 weights among its states.
+    is_adam = optimizer.state_bytes_per_param == 2.0 * optimizer.weight_bytes_per_param
+    words = {optimizer.weight_bytes_per_param, optimizer.reduced_gradient_bytes_per_param}
+    known = "megatron-adam" if framework == "megatron" else "fsdp-mixed, adam-fp32"
+    if work.adapters is not None or optimizer.freezes_weights:
+        yield Fault("adapters", f"no program that {framework or 'PyTorch'} starts here has them",
+                    f"optimizer {known.partition(',')[0]}")  # fmt: skip
+    elif not (is_adam or framework == "megatron") or not words <= OF_BYTES.keys():
+        yield Fault("optimizer", f"{optimizer.name} is no AdamW of PyTorch", known)
+    batch = strategy.dp * strategy.micro_batch_size
+    if work.global_batch_size % batch:
+        yield Fault("global_batch", f"{work.global_batch_size} is no multiple of {batch:.0f}")
+
+
+def _pytorch_faults(plan: Plan, *, is_own: bool) -> Iterator[Fault]:
+    """Yield what PyTorch's own parallelism does not express."""
+    strategy, options = plan.best.strategy, plan.best.plan_options
     heads = [kind.attention.num_kv_heads for kind in plan.model.layer_kinds if kind.attention]
     if not is_own and any(number % strategy.tp for number in heads):
         message = f"tp {strategy.tp:.0f} splits {min(heads)} key heads, and PyTorch shares none"
@@ -64,21 +90,6 @@ def dry_faults(plan: Plan) -> Iterator[Fault]:
         yield Fault("schedule", f"{options.schedule} is no schedule of PyTorch here", known)
     if options.offload not in (Offload.NONE, Offload.STATE, Offload.ACTIVATIONS, Offload.ALL):
         yield Fault("offload", f"{options.offload} is not what FSDP2 offloads", "state")
-    if work.precision.matmul not in DTYPES:
-        yield Fault("precision", f"{work.precision.matmul} is not built", ", ".join(DTYPES))
-    optimizer = work.optimizer
-    is_adam = optimizer.state_bytes_per_param == 2.0 * optimizer.weight_bytes_per_param
-    words = {optimizer.weight_bytes_per_param, optimizer.reduced_gradient_bytes_per_param}
-    if work.adapters is not None or work.optimizer.freezes_weights:
-        yield Fault("adapters", f"no program that {framework or 'PyTorch'} starts here has them",
-                    "optimizer fsdp-mixed")  # fmt: skip
-    elif not is_adam or not words <= OF_BYTES.keys():
-        yield Fault(
-            "optimizer", f"{optimizer.name} is no AdamW of PyTorch", "fsdp-mixed, adam-fp32"
-        )
-    batch = strategy.dp * strategy.micro_batch_size
-    if work.global_batch_size % batch:
-        yield Fault("global_batch", f"{work.global_batch_size} is no multiple of {batch:.0f}")
 
 
 def _model_faults(plan: Plan) -> Iterator[Fault]:

@@ -257,6 +257,17 @@ def test_a_framework_that_is_not_installed_is_named_with_what_installs_it(
         dry_run(plan)
 
 
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [({"precision": "fp8"}, "fp8 is not built"), ({"zero": 3}, "Megatron-FSDP")],
+)
+def test_plans_of_megatron_are_refused_before_they_start(options, found):
+    plan = mw.fit("llama3-8b", on="8xH100", framework="megatron", dp=8, mbs=1, seq=1024,
+                  global_batch=8, **options)  # fmt: skip
+    with pytest.raises(UnsupportedError, match=found):
+        dry_run(plan)
+
+
 def test_a_tied_table_stays_one_under_tp():
     path_options = {"tp": 2, "dp": 4, "global_batch": 4}
     with TemporaryDirectory() as folder:
