@@ -23,7 +23,8 @@ from meshwright.search.intervals import surely
 from meshwright.serve.launching import refused_rows
 from meshwright.serve.passes import ServingProblem, group_counts, passes_of, reserved_bytes
 from meshwright.serve.price import ServingPrice, price_serving, with_groups
-from meshwright.sharding.axes import all_refusals
+from meshwright.sharding.axes import first_refusals
+from meshwright.sharding.rules import Case
 from meshwright.sharding.space import Choices, Grid, degree_columns, divisors
 from meshwright.sharding.strategy import (
     AXES,
@@ -245,15 +246,14 @@ def legal_rows(
 ) -> IntArray:
     """Return the rows that no rule refuses; others are counted under the first rule they break."""
     chip = space.problem.system.chip
+    case = Case(
+        space.problem.model, space.problem.workload, plan_options, columns,
+        float(chip.tile_rows), float(chip.tile_columns),
+    )  # fmt: skip
     left = np.ones(len(columns.tp), dtype=bool)
-    for refusal in all_refusals(
-        space.problem.model, space.problem.workload, columns, plan_options,
-        tile_rows=float(chip.tile_rows), tile_columns=float(chip.tile_columns),
-    ):  # fmt: skip
-        broken = left & refusal.mask
-        if broken.any():
-            counts.refused[refusal.name] += int(broken.sum())
-            left &= ~refusal.mask
+    for name, rows in first_refusals(case):
+        counts.refused[name] += len(rows)
+        left[rows] = False
     for name, mask in refused_rows(space.problem, columns):
         broken = left & mask
         if broken.any():

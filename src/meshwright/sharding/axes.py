@@ -5,11 +5,14 @@ All axes together give the sharding of each activation and each weight between o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import ClassVar
 
-from meshwright.base.arrays import BoolArray, Mask, Num, ceil_div
+import numpy as np
+
+from meshwright.base.arrays import BoolArray, IntArray, Mask, Num, ceil_div
 from meshwright.base.registry import Registry
 from meshwright.graph.op import Op, OpKind, Tensor
 from meshwright.sharding import launching
@@ -31,6 +34,7 @@ from meshwright.sharding.strategy import (
     StrategyColumns,
     StrategyOf,
     Streamed,
+    take,
 )
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.model import AttentionSpec, ExpertSpec, ModelSpec
@@ -729,6 +733,19 @@ def all_refusals(
     """
     case = Case(model, workload, plan_options, columns, tile_rows, tile_columns)
     return refusals((*axis_rules(), *launching.DEGREES), case)
+
+
+def first_refusals(case: Case) -> Iterator[tuple[str, IntArray]]:
+    """Yield each rule that refuses rows, as :func:`all_refusals` has them, and its rows.
+
+    A row belongs to the first rule that refuses it: later rules judge the rows that are left.
+    """
+    left = np.arange(len(case.s.tp))
+    for rule in (*axis_rules(), *launching.DEGREES):
+        mask = rule.breaks(case)
+        if mask.any():
+            yield rule.name, left[mask]
+            left, case = left[~mask], replace(case, s=take(case.s, ~mask))
 
 
 _Chooser = Callable[[Axis, Tensor, PlanOptions], str | None]

@@ -63,8 +63,9 @@ from meshwright.cost.step import (
     sync_links,
 )
 from meshwright.search.exhaustive import Counts
-from meshwright.sharding.axes import all_refusals, all_rules
+from meshwright.sharding.axes import all_rules, first_refusals
 from meshwright.sharding.launching import has_zero, launched, recomputes_beside_experts
+from meshwright.sharding.rules import Case
 from meshwright.sharding.strategy import (
     ContextKind,
     Offload,
@@ -89,7 +90,6 @@ from meshwright.train.space import (
     is_whole,
     member_choices,
     num_divisions,
-    num_members,
     orders_of,
 )
 
@@ -333,42 +333,59 @@ def families(space: SearchSpace, tables: Iterable[StrategyColumns], counts: Coun
     return AllFamilies(space, parts, is_complete)
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """Degrees that are judged under each set of plan options, with all that no option changes."""
+
+    strategy: StrategyColumns
+    is_tried: BoolArray
+    """Whether each order of the axes is tried, shape (rows, orders)."""
+    num_members: FloatArray
+    """Legal members under one order and one kind of recomputation."""
+    num_regrouped: FloatArray
+    """Members whose experts find no devices (``EXPERTS_REGROUP``)."""
+
+    def __len__(self) -> int:
+        return len(self.num_members)
+
+
 def _families(
     space: SearchSpace, columns: StrategyColumns, counts: Counts, within_s: float
 ) -> Iterator[Families]:
-    """Yield the legal families of each set of plan options for one number of devices."""
+    """Yield the legal families of each set of plan options for some degrees."""
+    whole, sharded = member_choices(space, columns)
+    legal, regrouped = num_divisions(space, columns)
+    table = _Rows(
+        columns, orders_of(space, columns).T, whole + legal * sharded, regrouped * sharded
+    )
     for layout in layout_option_sets(space):
-        rows = take(columns, rows_of_layout(space, columns, layout))
-        legal = []
+        rows = take_rows(table, rows_of_layout(space, columns, layout))
+        parts = []
         for plan_options in pipelines_of(space, layout):
-            chosen = take(rows, rows_of_schedule(rows, plan_options.schedule))
-            if len(chosen.tp):
-                legal.append((plan_options, _legal_rows(space, plan_options, chosen, counts)))
-        yield from _priced(space, layout, [(o, s) for o, s in legal if len(s.tp)], counts, within_s)
+            chosen = take_rows(rows, rows_of_schedule(rows.strategy, plan_options.schedule))
+            if len(chosen):
+                parts.append((plan_options, _legal_rows(space, plan_options, chosen, counts)))
+        yield from _priced(space, layout, [(o, r) for o, r in parts if len(r)], counts, within_s)
 
 
 def _legal_rows(
-    space: SearchSpace, plan_options: PlanOptions, columns: StrategyColumns, counts: Counts
-) -> StrategyColumns:
+    space: SearchSpace, plan_options: PlanOptions, rows: _Rows, counts: Counts
+) -> _Rows:
     """Return the rows that no rule refuses; refused families count with all their members."""
     problem = space.problem
     chip = problem.system.chip
-    refused = np.zeros(len(columns.tp), dtype=bool)
-    num_orders = orders_of(space, columns).sum(axis=0)
-    weight = len(_recomputes(space, plan_options)) * num_orders
-    whole, sharded = member_choices(space, columns)
-    legal, regrouped = num_divisions(space, columns)
-    divided = regrouped * sharded
-    members = (whole + legal * sharded + divided) * weight
-    for refusal in all_refusals(
-        problem.model, problem.workload, columns, plan_options,
-        tile_rows=chip.tile_rows, tile_columns=chip.tile_columns,
-    ):  # fmt: skip
-        first = refusal.mask & ~refused
-        counts.refused[refusal.name] += int(members[first].sum())
-        refused |= refusal.mask
-    counts.refused[EXPERTS_REGROUP] += int((divided * weight)[~refused].sum())
-    return take(columns, ~refused)
+    weight = len(_recomputes(space, plan_options)) * rows.is_tried.sum(axis=1)
+    members = (rows.num_members + rows.num_regrouped) * weight
+    is_legal = np.ones(len(rows), dtype=bool)
+    case = Case(
+        problem.model, problem.workload, plan_options, rows.strategy,
+        chip.tile_rows, chip.tile_columns,
+    )  # fmt: skip
+    for name, refused in first_refusals(case):
+        counts.refused[name] += int(members[refused].sum())
+        is_legal[refused] = False
+    counts.refused[EXPERTS_REGROUP] += int((rows.num_regrouped * weight)[is_legal].sum())
+    return take_rows(rows, is_legal)
 
 
 def _recomputes(space: SearchSpace, plan_options: PlanOptions) -> tuple[PlanOptions, ...]:
@@ -413,25 +430,28 @@ class _Ordered:
 
     plan_options: PlanOptions
     strategy: StrategyColumns
+    num_members: FloatArray
     order_of: IntArray
     layout: AxisPlacement
 
 
 def _ordered(
-    space: SearchSpace, plan_options: PlanOptions, columns: StrategyColumns, counts: Counts
+    space: SearchSpace, plan_options: PlanOptions, legal: _Rows, counts: Counts
 ) -> _Ordered:
     """Return the rows with their strides, order by order; a network may refuse some orders."""
-    orders, rows = np.nonzero(orders_of(space, columns))
+    columns = legal.strategy
+    orders, rows = np.nonzero(legal.is_tried.T)
     if any(level.data_parallel_only for level in space.problem.system.levels):
         refused = _refused_orders(space, columns, orders, rows)
-        members = num_members(space, columns)[rows[refused]] * len(_recomputes(space, plan_options))
+        members = legal.num_members[rows[refused]] * len(_recomputes(space, plan_options))
         counts.refused[DATA_PARALLEL_ONLY] += int(members.sum())
         orders, rows = orders[~refused], rows[~refused]
     parts = [
         space.placement(order, take(columns, rows[orders == number]))
         for number, order in enumerate(space.orders)
     ]
-    return _Ordered(plan_options, take(columns, rows), orders, joined(parts))
+    members = legal.num_members[rows]
+    return _Ordered(plan_options, take(columns, rows), members, orders, joined(parts))
 
 
 def _refused_orders(
@@ -449,7 +469,7 @@ def _refused_orders(
 def _priced(
     space: SearchSpace,
     layout: PlanOptions,
-    legal: Sequence[tuple[PlanOptions, StrategyColumns]],
+    legal: Sequence[tuple[PlanOptions, _Rows]],
     counts: Counts,
     within_s: float,
 ) -> Iterator[Families]:
@@ -461,7 +481,7 @@ def _priced(
     }
     if not (legal and kinds):
         return
-    ordered = [_ordered(space, plan_options, columns, counts) for plan_options, columns in legal]
+    ordered = [_ordered(space, plan_options, rows, counts) for plan_options, rows in legal]
     parts = [part for part in ordered if len(part.order_of)]
     if not parts:
         return
@@ -474,7 +494,7 @@ def _priced(
     for part in parts:
         rows = np.arange(start, start + len(part.order_of))
         start += len(rows)
-        m, members = micro_batches(space.problem, part.strategy), num_members(space, part.strategy)
+        m, members = micro_batches(space.problem, part.strategy), part.num_members
         jitter = jitter_fraction(part.strategy.num_devices, space.problem.calibration.jitter)
         wanted = (1.0 + jitter) * m * layers_s[groups[rows]] / part.strategy.pp <= within_s
         wanted |= part.plan_options.overlap_expert_parallel

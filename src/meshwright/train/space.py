@@ -170,13 +170,6 @@ def orders_of(space: SearchSpace, columns: StrategyColumns) -> BoolArray:
     return keeps
 
 
-def num_members(space: SearchSpace, columns: StrategyColumns) -> FloatArray:
-    """Return the number of legal members of each family."""
-    whole, sharded = member_choices(space, columns)
-    number: FloatArray = whole + num_divisions(space, columns)[0] * sharded
-    return number
-
-
 def member_choices(space: SearchSpace, columns: StrategyColumns) -> tuple[FloatArray, FloatArray]:
     """Return the ways to offload whole replicas, and to shard and offload each division of them."""
     number = np.zeros((2, len(columns.tp)))
