@@ -150,7 +150,7 @@ Record = TypeVar("Record")
 
 
 @cache
-def _names(kind: type[Any]) -> tuple[str, ...]:
+def names_of(kind: type[Any]) -> tuple[str, ...]:
     """Return the fields that a record is made of."""
     return tuple(entry.name for entry in fields(kind) if entry.init)
 
@@ -165,7 +165,7 @@ def take_rows(record: Record, rows: IntArray | BoolArray | list[int] | slice) ->
     elif isinstance(record, dict):
         result = {name: take_rows(entry, rows) for name, entry in record.items()}
     elif is_dataclass(record) and not isinstance(record, type):
-        parts = {name: take_rows(getattr(record, name), rows) for name in _names(type(record))}
+        parts = {name: take_rows(getattr(record, name), rows) for name in names_of(type(record))}
         result = type(record)(**parts)
     return cast(Record, result)
 
@@ -182,7 +182,7 @@ def joined(records: Sequence[Record]) -> Record:
     elif isinstance(first, dict):
         result = {name: joined([record[name] for record in every]) for name in first}
     elif is_dataclass(first) and not isinstance(first, type):
-        names = _names(type(first))
+        names = names_of(type(first))
         parts = {name: joined([getattr(record, name) for record in records]) for name in names}
         result = type(first)(**parts)
     return cast(Record, result)

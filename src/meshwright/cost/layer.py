@@ -341,6 +341,7 @@ class PricedPiece:
     """Cuts the operators into the blocks that are priced apart."""
     known: dict[Recompute, list[BlockCost]] = field(default_factory=dict, init=False)
     """Prices of the blocks, computed on first use."""
+    _derived: dict[Recompute, DerivedShardings] = field(default_factory=dict, init=False)
 
     @property
     def network(self) -> AxisNetwork:
@@ -398,8 +399,10 @@ class PricedPiece:
 
     def derived_shardings(self, recompute: Recompute) -> DerivedShardings:
         """Return the collectives, the tensors kept for the backward pass, and the local axes."""
-        plan_options = replace(self.plan_options, recompute=recompute)
-        return self.problem.derived_shardings(plan_options)[self.index]
+        if recompute not in self._derived:
+            plan_options = replace(self.plan_options, recompute=recompute)
+            self._derived[recompute] = self.problem.derived_shardings(plan_options)[self.index]
+        return self._derived[recompute]
 
     def senders(self, recompute: Recompute) -> list[tuple[CollectiveCall, str, bool]]:
         """Return each call, the operator that needs it, and whether it is sent in its rounds.
@@ -664,6 +667,12 @@ def price_layers(
     """Return the price of each piece of the model, as :func:`each_piece` does."""
 
     def price(pieces: Sequence[PricedPiece], recompute: Recompute) -> LayerCost:
+        part = ("layer", id(network), plan_options, recompute, pieces[0].index)
+        streamed_bytes = problem.workload.optimizer.reduced_gradient_bytes_per_param
+        inputs = (pieces[0].piece, uses_tatp and streamed_bytes, problem.inputs_of_layers)
+        return problem.once(part, inputs, lambda: priced(pieces, recompute))
+
+    def priced(pieces: Sequence[PricedPiece], recompute: Recompute) -> LayerCost:
         blocks = pieces[0].blocks(recompute)
         if len(pieces) > 1:
             takes = takes_inputs(pieces, recompute)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from enum import StrEnum
 from functools import reduce
 from typing import Any, Generic, Self, TypeVar, cast
 
-from meshwright.base.arrays import Num, number_at
+import numpy as np
+
+from meshwright.base.arrays import Num, names_of, number_at
 
 
 class StepPhase(StrEnum):
@@ -145,10 +147,11 @@ def by_field(combine: Callable[..., Num], *records: Record) -> Record:
         every = cast(Sequence[Any], records)
         return cast(Record, {key: combine(*(one[key] for one in every)) for key in first})
     parts = {}
-    for entry in fields(first):
-        values = [getattr(record, entry.name) for record in records]
-        is_whole = is_dataclass(values[0]) or isinstance(values[0], dict)
-        parts[entry.name] = by_field(combine, *values) if is_whole else combine(*values)
+    for name in names_of(type(first)):
+        values = [getattr(record, name) for record in records]
+        is_number = isinstance(values[0], (float, np.ndarray, int))
+        is_whole = not is_number and (is_dataclass(values[0]) or isinstance(values[0], dict))
+        parts[name] = by_field(combine, *values) if is_whole else combine(*values)
     return cast(Record, type(first)(**parts))
 
 

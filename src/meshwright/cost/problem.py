@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property, lru_cache
 from itertools import product
 from math import ceil, prod
-from typing import Generic, NamedTuple, Self, TypeVar, cast
+from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 
@@ -68,6 +68,26 @@ class DerivedShardings(NamedTuple):
     """Kept for the backward pass."""
     axes: LayerAxes
     """Axes that split its rows and dims."""
+
+
+Value = TypeVar("Value")
+
+
+class Shared:
+    """Parts of prices that problems have in common: each is made once for equal inputs."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, list[tuple[object, Any]]] = {}
+
+    def once(self, part: Hashable, inputs: object, make: Callable[[], Value]) -> Value:
+        """Return a part as it was made before from equal inputs, else made now."""
+        known = self._known.setdefault(part, [])
+        for before, value in known:
+            if before == inputs:
+                return cast(Value, value)
+        value = make()
+        known.append((inputs, value))
+        return value
 
 
 Work = TypeVar("Work", bound=Workload, covariant=True)
@@ -409,6 +429,30 @@ class Problem(ProblemOf[Training]):
 
     constants_under: Callable[[str], Calibration] | None = None
     """Constants under another framework, by its name; None: those of the problem."""
+    shared: Shared | None = field(default=None, compare=False, repr=False)
+    """Parts of prices that it shares with problems that differ in their software alone."""
+
+    def sharing(self) -> Self:
+        """Return the problem with parts of prices that those made from it share."""
+        return replace(self, shared=Shared())
+
+    def once(self, part: Hashable, inputs: object, make: Callable[[], Value]) -> Value:
+        """Return a part of a price: made now, or shared with a problem of equal inputs."""
+        return make() if self.shared is None else self.shared.once(part, inputs, make)
+
+    @cached_property
+    def inputs_of_layers(self) -> tuple[object, ...]:
+        """All inputs of the price of a layer that its software decides.
+
+        Left out are the operators, and the gradients of weights that stream over tatp.
+        """
+        work = self.workload
+        own = ("software", "stated", "optimizer")
+        others = [getattr(work, name) for name in Training.model_fields if name not in own]
+        return (
+            self.rates, self.keeping, self.logit_tiles, work.software.loss == "cut", others,
+            work.optimizer.freezes_weights, self.calibration.collective_launch_s,
+        )  # fmt: skip
 
     @property
     def pass_length(self) -> int:

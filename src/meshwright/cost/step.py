@@ -58,6 +58,7 @@ from meshwright.cost.problem import Problem, ProblemOf
 from meshwright.sharding.local_sizes import degree_of
 from meshwright.sharding.strategy import (
     AXES,
+    DEGREES,
     PlanOptions,
     Strategy,
     StrategyColumns,
@@ -281,7 +282,14 @@ def price_columns(
         The price of each piece of the model, and the collectives outside of layers, where they are
         known.
     """
-    network = network or problem.network(plan_options.axis_order, strategy)
+    if network is None:
+        degrees = tuple(getattr(strategy, name).tobytes() for name in DEGREES)
+        network = problem.once(
+            ("network", plan_options.axis_order, degrees),
+            (problem.efficiencies, problem.deduplicated_experts),
+            lambda: problem.network(plan_options.axis_order, strategy),
+        )
+    strategy = network.strategy
     if layers is None:
         tables = price_layers(
             problem, plan_options, network, recomputes_of(plan_options),
@@ -289,7 +297,10 @@ def price_columns(
         )  # fmt: skip
         layers = prices_of(plan_options, tables)
     if links is None:
-        links = step_collectives(problem, network)
+        links = problem.once(
+            ("links", id(network)), problem.calibration.collective_launch_s,
+            lambda: step_collectives(problem, network),
+        )  # fmt: skip
     send_s = links.send.time_s(send_bytes(problem, plan_options, strategy), 1.0)
     price = price_pipeline(problem, plan_options, strategy, layers, send_s)
     shards = shard_degrees(problem, strategy)

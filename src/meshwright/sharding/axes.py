@@ -703,14 +703,12 @@ def all_rules() -> dict[str, Rule]:
     return {rule.name: rule for rule in (*axis_rules(), *launching.rules())}
 
 
-def refusals(rules: Iterable[Rule], case: Case) -> list[Refusal]:
-    """Return the refusals of some rules; rules that refuse no row are left out."""
-    found = []
+def refusals(rules: Iterable[Rule], case: Case) -> Iterator[Refusal]:
+    """Yield the refusals of some rules; rules that refuse no row are left out."""
     for rule in rules:
         mask = rule.breaks(case)
         if mask.any():
-            found.append(Refusal(rule.name, mask, rule.message, rule))
-    return found
+            yield Refusal(rule.name, mask, rule.message, rule)
 
 
 def all_refusals(
@@ -732,7 +730,7 @@ def all_refusals(
         Output tile of one matrix product on the chip; shards below it are refused.
     """
     case = Case(model, workload, plan_options, columns, tile_rows, tile_columns)
-    return refusals((*axis_rules(), *launching.DEGREES), case)
+    return list(refusals((*axis_rules(), *launching.DEGREES), case))
 
 
 def first_refusals(case: Case) -> Iterator[tuple[str, IntArray]]:

@@ -35,7 +35,7 @@ def found_faults(
     rules: Sequence[Rule], case: Case, num_devices: int, replicas: Sequence[str] = REPLICAS
 ) -> tuple[list[Refusal], str]:
     """Return the refusals of a case of one row, and the nearest legal change."""
-    found = refusals(rules, case)
+    found = list(refusals(rules, case))
     broken = [refusal.rule for refusal in found]
     if not found and row(case.s, 0).num_devices <= num_devices:
         return [], ""

@@ -11,7 +11,7 @@ each kind of recomputation.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import cast
 
@@ -169,10 +169,17 @@ class LocalLayer:
     """Tokens that attend to each other, where they differ from a sequence [tokens]."""
     expert_load_imbalance: float = 1.0
     """Rows of the busiest rank of experts over the mean [1]."""
+    _sizes: dict[str, Num] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _rows: dict[tuple[str, ...], Num] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     def size(self, dim: str) -> Num:
-        """Return the local size of a dim that is no token dim."""
-        return local_size(dim, self.axes.dims.get(dim, ()), self.sizes, self.degrees)
+        """Return the local size of a dim that is no token dim; it is found once."""
+        if dim not in self._sizes:
+            axes_of = self.axes.dims.get(dim, ())
+            self._sizes[dim] = local_size(dim, axes_of, self.sizes, self.degrees)
+        return self._sizes[dim]
 
     def width(self, tensor: Tensor) -> Num:
         """Return the local elements of a tensor for each of its tokens."""
@@ -205,6 +212,12 @@ class LocalLayer:
         return self._routed(("ep", "edp", "tatp"))
 
     def _tokens(self, split: tuple[str, ...]) -> Num:
+        """Return the tokens of one micro-batch on a rank, split by these axes; found once."""
+        if split not in self._rows:
+            self._rows[split] = self._split_tokens(split)
+        return self._rows[split]
+
+    def _split_tokens(self, split: tuple[str, ...]) -> Num:
         """Return the tokens of one micro-batch on a rank, split by these axes.
 
         Axes that split sequences leave shards of ceil(length / degree) tokens of each; where one

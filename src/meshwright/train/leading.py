@@ -170,7 +170,7 @@ def lead(
     leaders = placer.best(
         space, top=top, progress=progress, among=among, num_simulated=num_simulated
     )
-    frameworks = Frameworks(space.problem, placer.prices)
+    frameworks = Frameworks(space.problem.sharing(), placer.prices)
     if not (leaders.placed and leaders.coverage.is_complete):
         return _with_frameworks(leaders, frameworks), ()
     leaders, notes = _first(space, leaders, placer, frameworks, simplest, num_simulated)

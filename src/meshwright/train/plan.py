@@ -251,7 +251,7 @@ def front(
         problem.system,
         problem.workload,
         tuple(
-            Frameworks(problem, candidates).added(
+            Frameworks(problem.sharing(), candidates).added(
                 candidates(problem, [(one.strategy, one.plan_options) for one in found.found])
             )
         ),

@@ -312,7 +312,7 @@ def estimate(
     InfeasibleError
         Its devices draw more than a power cap before they do anything.
     """
-    problem = make_problem(model, system, workload, calibration, factors)
+    problem = make_problem(model, system, workload, calibration, factors).sharing()
     faults = check_problem(problem, strategy, plan_options)
     if faults:
         raise SpecError(faults, origin=plan_string(strategy, plan_options))

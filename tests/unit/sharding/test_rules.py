@@ -206,7 +206,7 @@ def test_a_broken_rule_refuses_explains_and_offers_a_change(name):
     rules = (*axis_rules(), *launching.rules())
     _, offer = found_faults(rules, case, 512)
     assert offer
-    assert not refusals(rules, changed(case, offer))
+    assert not list(refusals(rules, changed(case, offer)))
 
 
 def changed(case, offer):
