@@ -129,7 +129,7 @@ def groups_of(columns: Iterable[NDArray[Any]]) -> tuple[IntArray, IntArray]:
     groups: IntArray = np.zeros(1, dtype=np.int64)
     number = 1
     for column in columns:
-        values = np.unique(column)
+        values = _values(column)
         if number * len(values) > MOST_CODES:
             number, groups = _numbered(groups)
         groups = groups * len(values) + np.searchsorted(values, column)
@@ -140,9 +140,14 @@ def groups_of(columns: Iterable[NDArray[Any]]) -> tuple[IntArray, IntArray]:
     return first, groups
 
 
+def _values(column: NDArray[Any]) -> NDArray[Any]:
+    """Return the distinct values of a column, ascending."""
+    return column if len(column) == 1 else np.unique(column)
+
+
 def _numbered(code: IntArray) -> tuple[int, IntArray]:
     """Return the number of distinct values, and the index of the value of each entry."""
-    values = np.unique(code)
+    values = _values(code)
     return len(values), np.searchsorted(values, code)
 
 

@@ -64,6 +64,7 @@ def _installed_entries() -> Any:
     return entry_points()
 
 
+@cache
 def version() -> str:
     """Return the version of this package."""
     try:

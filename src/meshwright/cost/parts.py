@@ -147,12 +147,13 @@ def by_field(combine: Callable[..., Num], *records: Record) -> Record:
         every = cast(Sequence[Any], records)
         return cast(Record, {key: combine(*(one[key] for one in every)) for key in first})
     parts = {}
-    for name in names_of(type(first)):
+    kind: Any = type(first)
+    for name in names_of(kind):
         values = [getattr(record, name) for record in records]
         is_number = isinstance(values[0], (float, np.ndarray, int))
         is_whole = not is_number and (is_dataclass(values[0]) or isinstance(values[0], dict))
         parts[name] = by_field(combine, *values) if is_whole else combine(*values)
-    return cast(Record, type(first)(**parts))
+    return cast(Record, kind(**parts))
 
 
 def sum_of(zero: Record, records: Sequence[Record]) -> Record:

@@ -14,7 +14,14 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, IntArray
 from meshwright.sharding.rules import Case, Rule, any_of
-from meshwright.sharding.strategy import AXES, ContextKind, Offload, PlanOptions, StrategyColumns
+from meshwright.sharding.strategy import (
+    AXES,
+    ContextKind,
+    Offload,
+    PlanOptions,
+    StrategyColumns,
+    axes_mask,
+)
 from meshwright.spec.workload import AxisName, Launches, Training, Workload
 
 Value = TypeVar("Value")
@@ -155,12 +162,12 @@ def are_equal(lengths: IntArray, num_stages: int) -> bool:
 
 
 def _lacks_order(case: Case, known: Launches) -> BoolArray:
-    used = np.stack([getattr(case.s, axis) > 1 for axis in AXES])
+    code = axes_mask(case.s)
     found = case.no_rows
-    for pattern in np.unique(used, axis=1).T:
-        axes = [axis for axis, is_used in zip(AXES, pattern.tolist(), strict=True) if is_used]
+    for mask in set(code.tolist()):
+        axes = [axis for bit, axis in enumerate(AXES) if mask >> bit & 1]
         if not is_order(case.plan_options.axis_order, known.axis_orders, axes):
-            found = found | (used == pattern[:, None]).all(axis=0)
+            found = found | (code == mask)
     return found
 
 

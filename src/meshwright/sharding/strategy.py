@@ -192,6 +192,14 @@ def take(columns: StrategyColumns, rows: IntArray | BoolArray) -> StrategyColumn
     return StrategyOf(**{name: getattr(columns, name)[rows] for name in DEGREES})
 
 
+def axes_mask(columns: StrategyColumns) -> IntArray:
+    """Return the axes of more than one device of each row: a bit for each of ``AXES``."""
+    mask = np.zeros(np.shape(columns.tp), dtype=np.int64)
+    for bit, name in enumerate(AXES):
+        mask |= (getattr(columns, name) > 1).astype(np.int64) << bit
+    return mask
+
+
 def lengths_text(lengths: Iterable[int]) -> str:
     """Return lengths as a sum of runs: ``7+8*14+7``."""
     runs = [(length, len(list(run))) for length, run in groupby(lengths)]

@@ -30,12 +30,12 @@ from meshwright.sharding.space import (
     stream_choices,
 )
 from meshwright.sharding.strategy import (
-    AXES,
     Offload,
     PlanOptions,
     StrategyColumns,
     Streamed,
     StreamForm,
+    axes_mask,
     take,
 )
 from meshwright.spec.workload import Launches
@@ -163,10 +163,7 @@ def orders_of(space: SearchSpace, columns: StrategyColumns) -> BoolArray:
 
     Orders that differ only in axes of one device are the same plan; the first one is kept.
     """
-    mask = np.zeros(len(columns.tp), dtype=np.int64)
-    for bit, name in enumerate(AXES):
-        mask |= (getattr(columns, name) > 1).astype(np.int64) << bit
-    keeps: BoolArray = first_orders(space.orders)[:, mask] == 1
+    keeps: BoolArray = first_orders(space.orders)[:, axes_mask(columns)] == 1
     return keeps
 
 
