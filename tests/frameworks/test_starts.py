@@ -1,12 +1,16 @@
 """Winners of ordinary questions start, as far as each framework goes without devices.
 
-``python tests/frameworks/test_starts.py`` with ``tests`` on the path writes the list.
+``python tests/frameworks/test_starts.py FOLDER [--limit-s 300]`` with ``tests`` on the path writes
+the list. It keeps plans and outcomes in the folder and goes on from there; what is not done within
+the limit is left for the next call.
 """
 
+import argparse
 import json
 import subprocess
 import sys
-import tempfile
+import time
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 
@@ -16,7 +20,10 @@ from real_parsers import MEANT, READERS, told
 
 import meshwright as mw
 from meshwright.base.errors import InfeasibleError
+from meshwright.base.units import format_bytes
 from meshwright.frameworks.registry import exporters
+from meshwright.train.answer import Verified
+from meshwright.train.plan_file import PLAN_FILE
 from meshwright.train.writing import TARGETS
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "starts.md"
@@ -40,8 +47,12 @@ that framework on a machine without devices. How far that code goes differs:
 
 Kernels, weights and networks take no part: a plan of this list can still fail where they do.
 
-| framework | model | system | plan | what it built, or read |
-|---|---|---|---|---|
+Where the framework has a program that runs dry, a whole step of it ran too, shortened and on fake
+tensors. Peaks are those of the tensors on the fullest rank, executed and priced; a plan fits where
+they fit together with what lies beside tensors, as priced. Seconds are those of the CPU.
+
+| framework | model | system | plan | built, or read | starts | executed | priced | fits | CPU s |
+|---|---|---|---|---|---|---|---|---|---|
 """
 
 
@@ -80,20 +91,98 @@ def test_every_winner_starts(tmp_path, name, number, least):
     assert failed == []
 
 
-def rows(name, folder):
-    """Yield the rows of the list for one framework."""
-    found = list(winners(name))
-    answers = started(name, [plan for _, _, plan in found], folder)
-    for (model, system, plan), answer in zip(found, answers, strict=True):
-        said = "; ".join(f"{axis} {size}" for axis, size in answer.get("groups", {}).items())
-        if "num_params" in answer:
-            said = f"{said or 'one rank'}; {answer['num_params']:,} parameters"
-        said = answer["error"].splitlines()[-1] if "error" in answer else said or "one rank"
-        title = exporters[TARGETS[name]].table.written
-        yield f"| {title} | {model} | {system} | `{plan.best.text}` | {said} |\n"
+def winner(path, name, question):
+    """Return the best plan of a question, asked once and kept in a file; None: it has none."""
+    model, system, tokens, batch, rest = question
+    if not path.exists():
+        asked = {"on": system, "seq": tokens, "global_batch": batch, "framework": name}
+        precision = rest.get("precision", "bf16")
+        try:
+            text = ""
+            if starts_at_all(name, model, system, precision):
+                text = PLAN_FILE.to_json(mw.plan(model, **asked, **rest))
+        except InfeasibleError:
+            pass
+        path.write_text(text, "utf-8")
+    text = path.read_text("utf-8")
+    return PLAN_FILE.from_json(text) if text else None
+
+
+def outcome(path, plan):
+    """Return the outcome of a dry run with its CPU seconds, run once and kept in a file."""
+    from meshwright.run.dry.verify import verdict
+
+    if not path.exists():
+        start_s = time.process_time()
+        found = asdict(verdict(plan)) | {"cpu_s": time.process_time() - start_s}
+        path.write_text(json.dumps(found), "utf-8")
+    held = json.loads(path.read_text("utf-8"))
+    cpu_s = held.pop("cpu_s")
+    return Verified(**held), cpu_s
+
+
+def cells(found, cpu_s):
+    """Return the cells of a dry run: starts, executed and priced peak, fits, seconds."""
+    if found is None:
+        return "not yet | | | |"
+    if not found.starts:
+        word = "no" if found.starts is False else "not run"
+        return f"{word}: {found.reason} | | | |"
+    peaks = f"{format_bytes(found.peak_bytes)} | {format_bytes(found.priced_bytes)}"
+    return f"yes | {peaks} | {'yes' if found.fits else 'no'} | {cpu_s:.0f} |"
+
+
+def written(folder, limit_s):
+    """Return the rows of the list; what is not known at the limit is done in the next call."""
+    start_s = time.monotonic()
+    folder.mkdir(parents=True, exist_ok=True)
+    cases = [
+        (name, question, folder / f"{name}-{at}.json")
+        for at, question in enumerate(QUESTIONS) for name in MEANT
+    ]  # fmt: skip
+    plans, outcomes, built = {}, {}, {}
+    for name, question, path in cases:
+        if path.exists() or time.monotonic() - start_s < limit_s:
+            plans[path] = winner(path, name, question)
+    plans = {path: plan for path, plan in plans.items() if plan is not None}
+    for name in MEANT:
+        of_name = [path for each, _, path in cases if each == name and path in plans]
+        kept = folder / f"{name}-built.json"
+        if not kept.exists() and time.monotonic() - start_s < limit_s and of_name:
+            answers = started(name, [plans[path] for path in of_name], folder / name)
+            kept.write_text(json.dumps(answers), "utf-8")
+        answers = json.loads(kept.read_text("utf-8")) if kept.exists() else []
+        built |= dict(zip(of_name, answers, strict=False))
+    for path, plan in plans.items():
+        kept = path.with_suffix(".dry")
+        if kept.exists() or time.monotonic() - start_s < limit_s:
+            outcomes[path] = outcome(kept, plan)
+    for order in MEANT:
+        for name, (model, system, _, _, rest), path in cases:
+            if name == order and path in plans:
+                title = exporters[TARGETS[name]].table.written
+                model = ", ".join([model, *rest.values()])
+                yield (
+                    f"| {title} | {model} | {system} | `{plans[path].best.text}` | "
+                    f"{read_or_built(built.get(path))} | {cells(*outcomes.get(path, (None, 0)))}\n"
+                )
+
+
+def read_or_built(answer):
+    """Return what the code of a framework made of the files, in a cell."""
+    if answer is None:
+        return "not yet"
+    if "error" in answer:
+        return answer["error"].splitlines()[-1]
+    parts = [f"{axis} {size}" for axis, size in answer.get("groups", {}).items()] or ["one rank"]
+    if "num_params" in answer:
+        parts.append(f"{answer['num_params']:,} parameters")
+    return "; ".join(parts)
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
-        written = [row for name in MEANT for row in rows(name, Path(folder) / name)]
-    RESULTS.write_text(HEAD + "".join(written), "utf-8")
+    words = argparse.ArgumentParser()
+    words.add_argument("folder", type=Path, help="plans and outcomes so far")
+    words.add_argument("--limit-s", type=float, default=float("inf"))
+    chosen = words.parse_args()
+    RESULTS.write_text(HEAD + "".join(written(chosen.folder, chosen.limit_s)), "utf-8")

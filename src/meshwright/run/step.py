@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -31,9 +31,16 @@ from meshwright.run.sharded import stages_of
 LEARNING_RATE, EPSILON = 1e-3, 1e-5
 
 
-def optimizer_of(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
-    """Return AdamW; its epsilon is large enough that rounding of a zero gradient stays small."""
-    return torch.optim.AdamW(parameters, lr=LEARNING_RATE, eps=EPSILON, foreach=False)
+def optimizer_of(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return AdamW, one kernel for all weights that are sharded alike, as it is priced.
+
+    Its epsilon is large enough that rounding of a zero gradient stays small.
+    """
+    alike: defaultdict[object, list[nn.Parameter]] = defaultdict(list)
+    for weight in parameters:
+        alike[getattr(weight, "device_mesh", None)].append(weight)
+    groups = [{"params": weights} for weights in alike.values()]
+    return torch.optim.AdamW(groups, lr=LEARNING_RATE, eps=EPSILON, fused=True)
 
 
 class Process:
@@ -49,7 +56,7 @@ class Process:
         if self.shards:
             for stage in self.stages:
                 _shard(stage, mesh)
-        self.optimizer = optimizer_of(iter(self.parameters.values()))
+        self.optimizer = optimizer_of(self.parameters.values())
         self.time_parts_s: defaultdict[tuple[str, str], float] = defaultdict(float)
         """Seconds by part, and by part and axis those of them in collectives."""
         self.of_pipeline = self._of_pipeline() if mesh["pp"].size > 1 else []

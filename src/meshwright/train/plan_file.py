@@ -102,11 +102,14 @@ LEAST = {"embedding_layers": 0, "head_layers": 0, "recompute_layers": 0, "recomp
 
 
 def run_faults(path: str, candidate: Candidate, num_layers: int) -> Iterator[Fault]:
-    """Yield a fault where a candidate cuts the model into more chunks than it has layers."""
+    """Yield a fault where a candidate cuts the model into more chunks than it can fill.
+
+    Chunks are at most two more than layers: the first may be the embedding alone,
+    the last one the head.
+    """
     stages, chunks = int(candidate.strategy.pp), int(candidate.strategy.num_virtual_stages)
     plan_options = candidate.plan_options
-    most = num_layers + plan_options.embedding_layers + plan_options.head_layers
-    if stages * chunks > most or not is_dealt(
+    if stages * chunks > num_layers + 2 or not is_dealt(
         chunk_lengths(num_layers, stages * chunks, plan_options), stages
     ):
         message = (

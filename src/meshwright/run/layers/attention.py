@@ -39,9 +39,8 @@ class _Attention(torch.autograd.Function):
         out, log_sum = None, None
         for owner, kv in gather_pieces(torch.cat([k, v], dim=-1), streams, Phase.FORWARD):
             k_j, v_j = kv.split([k.shape[-1], v.shape[-1]], dim=-1)
-            scores = _scores(q, k_j, mask_of(owner))
-            own = scores.logsumexp(dim=-1)
-            heads = torch.einsum("bkgqt,btkd->bqkgd", _exps(scores, own), v_j)
+            p, own = _softmax(_scores(q, k_j, mask_of(owner)))
+            heads = torch.einsum("bkgqt,btkd->bqkgd", p, v_j)
             if out is None:
                 out, log_sum = heads, own
             else:
@@ -58,13 +57,14 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, do: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, log_sum = ctx.saved_tensors
         streams, mask_of = ctx.of
-        delta = (out * do).sum(dim=-1).permute(0, 2, 3, 1)
+        do_scaled = do * q.shape[-1] ** -0.5
+        delta = (out * do_scaled).sum(dim=-1).permute(0, 2, 3, 1)
         dq, partials, phase = torch.zeros_like(q), {}, Phase.INPUT_GRADIENT
         for owner, kv in gather_pieces(torch.cat([k, v], dim=-1), streams, phase):
             k_j, v_j = kv.split([k.shape[-1], v.shape[-1]], dim=-1)
-            p = _exps(_scores(q, k_j, mask_of(owner)), log_sum)
-            ds = p * (torch.einsum("bqkgd,btkd->bkgqt", do, v_j) - delta[..., None])
-            ds = ds * q.shape[-1] ** -0.5
+            p = _scores(q, k_j, mask_of(owner)).sub_(_finite(log_sum)[..., None]).exp_()
+            ds = torch.einsum("bqkgd,btkd->bkgqt", do_scaled, v_j)
+            ds = ds.sub_(delta[..., None]).mul_(p)
             dq += torch.einsum("bkgqt,btkd->bqkgd", ds, k_j)
             dk = torch.einsum("bkgqt,bqkgd->btkd", ds, q)
             dv = torch.einsum("bkgqt,bqkgd->btkd", p, do)
@@ -74,18 +74,24 @@ class _Attention(torch.autograd.Function):
 
 
 def _scores(q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
-    scores = torch.einsum("bqkgd,btkd->bkgqt", q, k) * q.shape[-1] ** -0.5
-    return scores.masked_fill(~mask, -torch.inf)
+    scores = torch.einsum("bqkgd,btkd->bkgqt", q * q.shape[-1] ** -0.5, k)
+    return scores.masked_fill_(~mask, -torch.inf)
 
 
-def _exps(scores: Tensor, log_sum: Tensor) -> Tensor:
-    """Return exp(s - l), 0 for queries to which the mask hides the whole piece."""
-    return torch.exp(scores - log_sum.masked_fill(log_sum == -torch.inf, 0.0)[..., None])
+def _softmax(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Return exp(s - l), written over s, and l; 0 and -inf where the mask hides the whole piece."""
+    maximum = _finite(scores.amax(dim=-1))
+    exps = scores.sub_(maximum[..., None]).exp_()
+    total = exps.sum(dim=-1)
+    return exps.div_(total.clamp(min=1.0)[..., None]), maximum + total.log()
+
+
+def _finite(log_sum: Tensor) -> Tensor:
+    return log_sum.masked_fill(log_sum == -torch.inf, 0.0)
 
 
 def _rescale(part: Tensor, whole: Tensor) -> Tensor:
-    factors = torch.exp(part - whole.masked_fill(whole == -torch.inf, 0.0))
-    return factors.permute(0, 3, 1, 2)[..., None]
+    return torch.exp(part - _finite(whole)).permute(0, 3, 1, 2)[..., None]
 
 
 def attention(

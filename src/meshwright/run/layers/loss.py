@@ -30,7 +30,7 @@ class _CrossEntropy(torch.autograd.Function):
         maximum = logits.amax(dim=-1)
         for axis in axes:
             maximum = axis.largest(maximum, "head.loss: maximum", F)
-        exps = torch.exp(logits - maximum[..., None])
+        exps = (logits - maximum[..., None]).exp_()
         sum_exp = exps.sum(dim=-1)
         for axis in axes:
             sum_exp = axis.sum(sum_exp, "head.loss: sum_of_exponentials", F)
@@ -40,14 +40,14 @@ class _CrossEntropy(torch.autograd.Function):
         target = (logits.gather(-1, column)[..., 0] - maximum) * is_mine
         for axis in axes:
             target = axis.sum(target, "head.loss: target_logit", F)
-        ctx.save_for_backward(exps / sum_exp[..., None], column, is_mine)
+        ctx.save_for_backward(exps.div_(sum_exp[..., None]), column, is_mine)
         return sum_exp.log() - target
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         softmax, column, is_mine = ctx.saved_tensors
         dl = softmax.scatter_add(-1, column, -is_mine[..., None].to(softmax.dtype))
-        return dl * gradient[..., None], None, None, None
+        return dl.mul_(gradient[..., None]), None, None, None
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, first: int, axes: Sequence[Axis]) -> Tensor:
