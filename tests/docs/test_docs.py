@@ -1,7 +1,10 @@
 """The files shown in the docs load, and the commands shown there run."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("*/*.md")])
 LONG = (
     "for_architects", "for_training", "dataflow", "simulation", "onchip", "graphs", "partition",
-    "from_my_job", "kernels", "recurrences", "first_plan",
+    "from_my_job", "kernels", "recurrences", "first_plan", "run_a_plan",
 )  # fmt: skip
 """Pages whose commands take seconds."""
 SHOWN_FILE = re.compile(r"^```\w+ title=(\S+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -38,6 +41,14 @@ def console_lines(text):
     return [shlex.split(line) for line in lines]
 
 
+def processes(words):
+    """Run a command of torchrun with the Python of the tests, a thread each; return its status."""
+    assert words[0] == "torchrun"
+    command = [sys.executable, "-P", "-W", "ignore", "-m", "torch.distributed.run", *words[1:]]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(command, env=environment, check=False).returncode
+
+
 @pytest.fixture
 def shown_files(request, tmp_path, monkeypatch):
     """Write the files that a page shows into an empty folder, and go there."""
@@ -52,6 +63,9 @@ def shown_files(request, tmp_path, monkeypatch):
 @pytest.mark.usefixtures("shown_files")
 def test_commands_run(page, capsys):
     for program, *words in console_lines(page.read_text(encoding="utf-8")):
+        if program == "OMP_NUM_THREADS=1":
+            assert processes(words) == 0
+            continue
         assert program == "./mw"
         assert main(words) == 0, capsys.readouterr().err
         assert capsys.readouterr().out.strip()

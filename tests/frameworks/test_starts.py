@@ -141,22 +141,24 @@ def written(folder, limit_s):
         for at, question in enumerate(QUESTIONS) for name in MEANT
     ]  # fmt: skip
     plans, outcomes, built = {}, {}, {}
+
+    def may(kept):
+        return kept.exists() or time.monotonic() - start_s < limit_s
+
     for name, question, path in cases:
-        if path.exists() or time.monotonic() - start_s < limit_s:
-            plans[path] = winner(path, name, question)
-    plans = {path: plan for path, plan in plans.items() if plan is not None}
-    for name in MEANT:
-        of_name = [path for each, _, path in cases if each == name and path in plans]
-        kept = folder / f"{name}-built.json"
-        if not kept.exists() and time.monotonic() - start_s < limit_s and of_name:
-            answers = started(name, [plans[path] for path in of_name], folder / name)
-            kept.write_text(json.dumps(answers), "utf-8")
-        answers = json.loads(kept.read_text("utf-8")) if kept.exists() else []
-        built |= dict(zip(of_name, answers, strict=False))
-    for path, plan in plans.items():
-        kept = path.with_suffix(".dry")
-        if kept.exists() or time.monotonic() - start_s < limit_s:
-            outcomes[path] = outcome(kept, plan)
+        if may(path) and (plan := winner(path, name, question)) is not None:
+            plans[path] = plan
+            if may(dry := path.with_suffix(".dry")):
+                outcomes[path] = outcome(dry, plan)
+    for name, _, path in cases:
+        if path in plans and may(kept := path.with_suffix(".built")):
+            if not kept.exists():
+                of_name = {other: plans[other] for each, _, other in cases
+                           if each == name and other in plans}  # fmt: skip
+                answers = started(name, of_name.values(), folder / name)
+                for other, answer in zip(of_name, answers, strict=True):
+                    other.with_suffix(".built").write_text(json.dumps(answer), "utf-8")
+            built[path] = json.loads(kept.read_text("utf-8"))
     for order in MEANT:
         for name, (model, system, _, _, rest), path in cases:
             if name == order and path in plans:

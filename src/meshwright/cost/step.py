@@ -240,8 +240,15 @@ def step_times(
 def step_sync(
     problem: Problem, plan_options: PlanOptions, price: PipelinePrice, links: SyncLinks
 ) -> GradientSync:
-    """Return the synchronisation of the fullest stage, copies of full sharding included."""
+    """Return the synchronisation of the fullest stage, copies of full sharding included.
+
+    On CPUs nothing hides what sharding sends: FSDP2 makes its collectives with ``async_op=False``
+    on streams of its own, and CPUs have no streams (PyTorch 2.13,
+    ``torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py``; 2026-11).
+    """
     optimizer, heaviest = problem.workload.optimizer, price.heaviest
+    if problem.system.chip.vendor == "CPU" and plan_options.zero_stage > 0:
+        plan_options = replace(plan_options, overlap_data_parallel=False)
     kinds = [(heaviest.dense_params, links.dense)]
     if links.expert is not None:
         kinds.append((heaviest.expert_params, links.expert))

@@ -3,12 +3,22 @@
 from dataclasses import fields
 
 import pytest
+from hand_made_plans import build
 
+from meshwright.catalog.calibration import DEFAULT, load_calibration
+from meshwright.catalog.systems import load_system
 from meshwright.cost.communication import CollectiveTime, overlapped, plain, slowdown_s
 from meshwright.cost.memory import StageState
 from meshwright.cost.parts import StepPhase, StepTime, TimePart
 from meshwright.cost.pipeline import PipelinePrice
-from meshwright.cost.step import DataParallelLinks, gradient_sync, sharding_copies_s, step_time
+from meshwright.cost.problem import Problem
+from meshwright.cost.step import (
+    DataParallelLinks,
+    gradient_sync,
+    price_one,
+    sharding_copies_s,
+    step_time,
+)
 from meshwright.sharding.strategy import PlanOptions
 from meshwright.spec.workload import OptimizerPreset
 
@@ -215,3 +225,23 @@ def test_frozen_weights_are_gathered_by_zero_3_alone():
     assert exposed_s(1, optimizer=FROZEN).exposed_s == 0.0
     assert exposed_s(2, optimizer=FROZEN).exposed_s == 0.0
     assert exposed_s(3, optimizer=FROZEN).exposed_s == MICRO_BATCHES * 2.0 * gather_s
+
+
+@pytest.mark.parametrize("stage", [0, 1, 3])
+def test_nothing_hides_what_sharding_sends_on_cpus(stage):
+    """FSDP waits for each of its collectives there; sums of whole gradients hide as on GPUs."""
+
+    def dp_comm_s(vendor, overlap):
+        system = load_system("8xH100")
+        system = system.model_copy(
+            update={"chip": system.chip.model_copy(update={"vendor": vendor})}
+        )
+        plan = build({"dp_shard" if stage else "dp_replicate": 8}, system="8xH100", batch=8)
+        problem = Problem(plan.model, system, plan.workload, load_calibration("hopper", DEFAULT))
+        options = PlanOptions(zero_stage=stage, overlap_data_parallel=overlap)
+        priced = price_one(problem, options, plan.best.strategy)
+        return priced.step.time[TimePart.DP_COMM]
+
+    hidden, shown = dp_comm_s("NVIDIA", True), dp_comm_s("NVIDIA", False)
+    assert hidden < shown
+    assert dp_comm_s("CPU", True) == pytest.approx(shown if stage else hidden)
