@@ -10,7 +10,7 @@ from meshwright.base.records import Brief, Rows, Shown, scalars
 
 
 class Call(NamedTuple):
-    """A sort of collective: calls of one sort add up."""
+    """Key of a collective: calls with the same key are added up."""
 
     kind: str
     axis: str
@@ -20,9 +20,9 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True)
 class Sent(Brief):
-    """Collectives of one kind over one axis in one phase of a step, beside the derivation.
+    """Collectives of one kind over one axis in one phase of a step, executed and derived.
 
-    Of a real run they are those of all processes together, of a dry run those of one rank.
+    A real run has the sums over all processes, a dry run those of one rank.
     """
 
     kind: str
@@ -32,7 +32,7 @@ class Sent(Brief):
     sent_bytes: float
     """Bytes of the full tensors: after a gather, before a reduction [bytes]."""
     derived_bytes: float
-    """Bytes that follow from the shardings of the plan; 0: none are derived [bytes]."""
+    """Bytes derived from the shardings of the plan; 0: no such collective is derived [bytes]."""
 
     @property
     def is_equal(self) -> bool:
@@ -43,7 +43,7 @@ class Sent(Brief):
 def rows_of(
     calls: Mapping[Call, int], sent: Mapping[Call, float], derived: Mapping[Call, float]
 ) -> tuple[Sent, ...]:
-    """Return a row for every sort of collective that is sent or derived, with bytes of both."""
+    """Return a row for each key of a collective, with its executed and derived bytes."""
     keys = sorted(sent.keys() | derived.keys(), key=lambda key: (key.axis, key.phase, key.kind))
     return tuple(
         Sent(str(key.kind), key.axis, str(key.phase), calls.get(key, 0),
@@ -54,14 +54,14 @@ def rows_of(
 
 @dataclass(frozen=True)
 class PartTime(Brief):
-    """A part of the time of a step: predicted, with its interval, and measured."""
+    """Predicted time of a part of a step, with its interval, and the measured time."""
 
     DERIVED: ClassVar[Mapping[str, str]] = {"is_within": "is_within"}
     part: str
     predicted_s: float
     low_s: float
     high_s: float
-    """80 % interval of the step, in proportion [s]."""
+    """End of the 80 % interval of the step, scaled to the part [s]."""
     measured_s: float
     """Median over the steps after the first, on the first process [s]."""
 
@@ -73,11 +73,11 @@ class PartTime(Brief):
 
 @dataclass(frozen=True)
 class Recorded(Brief):
-    """A collective as the first process made it, in the order of the first step."""
+    """A collective of the first process, in the order of the first step."""
 
     phase: str
     site: str
-    """Operator that needs it, and its side."""
+    """Operator that needs the collective, and the side: ``attention.qkv: input``."""
     kind: str
     axis: str
     calls: int
@@ -87,7 +87,7 @@ class Recorded(Brief):
 
 @dataclass(frozen=True, order=True)
 class RecordedSend(Brief):
-    """A send of the first pass of a tensor stream, in the group of the first process."""
+    """A send in the first pass of a tensor stream, in the group of the first process."""
 
     direction: str
     round: int
@@ -119,32 +119,32 @@ class Executed(Shown):
     time_parts_s: Mapping[str, float]
     """Median times of the parts of a step after the first, on the first process [s]."""
     communication_s: float
-    """Part of these times in which layers wait for collectives and streams [s]."""
+    """Time in these parts that layers wait for collectives and streams [s]."""
     sent: tuple[Sent, ...]
     num_stream_passes: int
-    """Passes of tensor streams of all processes, each send of which was compared."""
+    """Passes of tensor streams on all processes; each send was compared."""
     wrong_passes: int
-    """Passes with sends that are not those of the form."""
+    """Passes whose sends differ from those of the form."""
     kept_bytes: float
-    """Activations that a process keeps for its backward passes at most, in the mean [bytes]."""
+    """Most activations kept for backward passes, as the mean over the processes [bytes]."""
     derived_kept_bytes: float
-    """Activations that the operators of the plan keep in the order of its schedule [bytes]."""
+    """The same number, derived from the operators and the schedule of the plan [bytes]."""
     peak_bytes: float
-    """All tensors of the fullest process at its peak, before the optimizer [bytes]."""
+    """Peak of all tensors on the fullest process, before the optimizer step [bytes]."""
     allocated_bytes: float | None = None
-    """Peak of the allocator of the fullest process; None: a CPU has no such count [bytes]."""
+    """Peak of the CUDA allocator on the fullest process; None on CPUs [bytes]."""
     is_checked: bool = False
     loss_error: float | None = None
-    """Largest relative difference of a loss from that of the dense model."""
+    """Largest relative difference between a loss and that of the dense model."""
     gradient_error: float | None = None
-    """Largest difference of a gradient from the dense one, over the largest entry of it."""
+    """Largest difference of a gradient from the dense one, relative to its largest entry."""
     worst_weight: str = ""
     """Weight with the largest difference of gradients."""
     tolerance: float | None = None
     predicted_s: tuple[float, float, float] | None = None
-    """Time of a step as priced, and its 80 % interval; None: not the size of the plan [s]."""
+    """Predicted time of a step with its 80 % interval; None unless run at full size [s]."""
     parts: tuple[PartTime, ...] = ()
-    """Parts as priced beside those measured; none where it is not the size of the plan."""
+    """Predicted and measured times of the parts; empty unless run at full size."""
     walk: tuple[Recorded, ...] = ()
     rounds: tuple[RecordedSend, ...] = ()
     notes: tuple[str, ...] = field(default=())
@@ -156,7 +156,7 @@ class Executed(Shown):
 
     @property
     def is_right(self) -> bool:
-        """Whether all that was compared is equal: sends, and losses and gradients if checked."""
+        """Whether sends are equal, and losses and gradients if they were checked."""
         if self.wrong_passes or not all(entry.is_equal for entry in self.sent):
             return False
         if self.loss_error is None or self.gradient_error is None or self.tolerance is None:

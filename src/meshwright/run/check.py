@@ -28,8 +28,7 @@ def recorded(
     Parameters
     ----------
     padding
-        Bytes that a call over an axis carries more than the tensors of its plan: FSDP fills up the
-        rows of a weight until shards divide them [bytes].
+        Padding of a call over an axis: FSDP pads the rows of a weight to equal shards [bytes].
     """
     of_all: list[Any] = [None] * dist.get_world_size()
     own = {call: (number, recorder.calls[call] * padding.get(call.axis, 0.0))
@@ -46,10 +45,10 @@ def recorded(
 
 
 def wrong_passes(recorder: Recorder, mesh: Mesh) -> int:
-    """Return the passes of streams whose sends are not those of the form, on this process.
+    """Return the number of stream passes of this process that differ from their form.
 
-    Rounds, destinations and items are compared, the buffers that were in use with those of the
-    closed form, and the bytes with those that passed the process group.
+    Rounds, destinations and items are compared with the list of the form, buffers in use with its
+    closed form, and the bytes of the sends with those that the process group carried.
     """
     wrong = sum(_differs(made, mesh) for made in recorder.passes)
     noted = sum(num_bytes for made in recorder.passes for _, num_bytes in made.sends)
@@ -82,7 +81,7 @@ def _differs(made: RecordedPass, mesh: Mesh) -> bool:
 def gradient_errors(
     gradients: Mapping[str, Tensor], held: Mapping[str, WeightPart], dense: Mapping[str, Tensor]
 ) -> Iterator[tuple[float, str]]:
-    """Yield the largest difference of each gradient of this process, over its largest entry."""
+    """Yield the largest difference of each gradient, relative to its largest entry."""
     for name, gradient in gradients.items():
         whole = dense[name]
         largest = float(whole.abs().max())
@@ -94,6 +93,6 @@ def gradient_errors(
 
 
 def relative(difference: float, scale: float) -> float:
-    """Return a difference over a scale that is not 0; infinite for what is no number."""
+    """Return a difference over a scale (1 if that is 0); infinite if it is not a number."""
     found = difference / scale if scale else difference
     return found if isfinite(found) else inf

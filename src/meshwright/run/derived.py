@@ -1,7 +1,7 @@
 """Collectives and kept activations that follow from the shardings of a plan.
 
-They are the reference of real and dry runs: a real run compares the sums over all processes, a dry
-run those of one rank.
+Real and dry runs are compared with them: a real run in the sums over all processes, a dry run on
+one rank.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ def calls_between_stages(
 
 
 def derived(job: Job, word_bytes: float) -> dict[Call, float]:
-    """Return the bytes that all processes send in a step, as the shardings of the plan say.
+    """Return the bytes of each collective in a step, summed over all processes [bytes].
 
-    Each call counts its full tensor at every process, as the recorder does.
+    Each process counts the full tensor of a call, as the recorder does.
     """
     graph, s, options = build_graph(job.model), job.strategy, job.plan_options
     counts = [piece.count for piece in pieces_of(graph)]
@@ -108,7 +108,7 @@ def derived(job: Job, word_bytes: float) -> dict[Call, float]:
     ):
         is_data = any(part in call.axis for part in ("dp", "cp"))
         if call.per_step and not is_data and options.zero_stage:
-            # FSDP has cut the gradient when sums over other axes are made.
+            # FSDP has sharded the gradient before it is summed over other axes.
             elements /= degree_of("dp_shard*cp", s)
         key = Call(call.kind, call.axis.split("/")[0], call.phase)
         found[key] += elements * word_bytes * s.num_devices / s.pp
@@ -116,11 +116,11 @@ def derived(job: Job, word_bytes: float) -> dict[Call, float]:
 
 
 def derived_kept_bytes(job: Job, word_bytes: float) -> float:
-    """Return the activations that a process keeps at most, in the mean of all processes [bytes].
+    """Return the most activations that a process keeps, as the mean over all processes [bytes].
 
-    The passes of each stage are replayed in the order of its schedule: a forward pass keeps what
-    the operators of its chunk save, and the backward pass lets it go. Logits do not count, and
-    neither does what a stage receives, which lies in the buffers of its pipeline.
+    The passes of each stage are replayed in the order of its schedule: a forward pass adds the
+    tensors that its operators save, a backward pass frees them. Logits do not count, nor does the
+    input of a later stage, which is in a receive buffer of the pipeline.
     """
     graph, options, s = build_graph(job.model), job.plan_options, job.strategy
     num_stages, num_virtual = int(s.pp), int(s.num_virtual_stages)

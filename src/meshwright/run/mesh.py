@@ -1,4 +1,4 @@
-"""Ranks to groups by axis, the tokens of each rank, and collectives that say why they are made."""
+"""Process groups of each axis, the tokens of each rank, and collectives with a recorded purpose."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ GROUPS = (
     "tp", "tatp", "cp", "dp", "dp_replicate", "pp", "tp*tatp", "dp_shard*cp", "dp*cp", "ep", "edp",
     "edp_shard",
 )  # fmt: skip
-"""Groups that layers and optimizer use: those of an axis, or of several together."""
+"""Groups of the layers and the optimizer: of one axis, or of several axes together."""
 DATA_GROUPS = ("dp_shard*cp", "dp_replicate", "edp_shard", "pp")
-"""Groups for which PyTorch itself calls: FSDP and pipelines."""
+"""Groups whose collectives PyTorch itself calls: FSDP and pipelines."""
 PARTS = {"dp": ("dp_shard", "dp_replicate"), "edp": ("edp_shard", "edp_replicate")}
 
 
@@ -35,8 +35,8 @@ PARTS = {"dp": ("dp_shard", "dp_replicate"), "edp": ("edp_shard", "edp_replicate
 class Axis:
     """The group of this process along an axis, and its collectives.
 
-    Each collective takes the site and the phase for which it is made, which are recorded with what
-    is sent. An axis of one rank sends nothing.
+    Each collective takes its site and its phase, which the recorder stores with the bytes. An axis
+    of one rank sends nothing.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Axis:
         return len(self.ranks)
 
     def gather(self, x: Tensor, dim: int, site: str, phase: Phase) -> Tensor:
-        """Return the parts of all ranks side by side: the all-gather over equal parts."""
+        """Return the parts of all ranks joined along a dim: the all-gather of equal parts."""
         if self.size == 1:
             return x
         part = x.movedim(dim, 0).contiguous()
@@ -75,7 +75,7 @@ class Axis:
         return self._reduced(x, dist.ReduceOp.SUM, site, phase)
 
     def largest(self, x: Tensor, site: str, phase: Phase) -> Tensor:
-        """Return the largest of all ranks, number by number."""
+        """Return the elementwise maximum over all ranks: an all-reduce."""
         return self._reduced(x, dist.ReduceOp.MAX, site, phase)
 
     def _reduced(self, x: Tensor, how: Any, site: str, phase: Phase) -> Tensor:
@@ -89,7 +89,7 @@ class Axis:
     def exchange(
         self, x: Tensor, sends: Sequence[int], receives: Sequence[int], site: str, phase: Phase
     ) -> Tensor:
-        """Return the rows that all ranks have for this one, in their order: the all-to-all.
+        """Return the rows that all ranks send to this one, ordered by rank: the all-to-all.
 
         Parameters
         ----------
@@ -149,12 +149,12 @@ class Mesh:
 
     @property
     def words(self) -> Tensor:
-        """Words of the vocabulary that this rank holds."""
+        """Token ids whose rows of the vocabulary this rank holds."""
         axis = self["tp*tatp"]
         return torch.arange(self.job.model.vocab_size).tensor_split(axis.size)[axis.index]
 
     def tokens_of(self, cp: int | None, tatp: int | None, tp: int | None) -> Tensor:
-        """Return the positions on a rank; None: an axis that splits no tokens there.
+        """Return the token positions of a rank; None: an axis that does not split them.
 
         cp deals 2 cp parts, part i and part 2 cp - 1 - i to rank i, so that early and late tokens
         balance under a causal mask; Ulysses deals cp parts. tatp, then tp split them in a row.
@@ -175,9 +175,9 @@ class Mesh:
 
 
 def coordinates(job: Job) -> list[dict[str, int]]:
-    """Return the place of each rank along every axis; ranks count along the innermost axis first.
+    """Return the coordinates of each rank; ranks count along the innermost axis first.
 
-    Experts divide the devices of tp, cp and dp anew: ep innermost, then copies of the experts.
+    Experts regroup the devices of tp, cp and dp: ep innermost, then the copies of the experts.
     """
     s, order = job.strategy, job.plan_options.axis_order
     sizes = [range(int(getattr(s, axis))) for axis in reversed(order)]
@@ -234,7 +234,7 @@ def make_mesh(job: Job, rank: int, device: torch.device) -> Mesh:
     made: dict[tuple[str, tuple[int, ...]], Any] = {}
     for name in (*GROUPS, *shared_groups(job)):
         for ranks in groups_of(job, name):
-            # Groups that FSDP uses stand alone, since it does not say for which axis it calls.
+            # FSDP does not state the axis of a call, so its groups are not shared with other axes.
             key = (name if name in DATA_GROUPS else "", ranks)
             if len(ranks) > 1 and key not in made:
                 made[key] = dist.new_group(list(ranks))

@@ -1,10 +1,9 @@
-"""The transformer of a model declaration, in plain PyTorch: what each of its layers consists of.
+"""The transformer of a model declaration, in plain PyTorch.
 
-It is the reference of every plan. Programs of a plan replace parts of it and keep the rest: a real
-run puts the layers of one rank in the place of products, norms, rotations and the core of
-attention, a dry run the products and kernels of a framework. Modules and weights have the names of
-the operators of ``graph.transformer``; queries, keys and values, and gate and up, are rows of one
-weight, in this order.
+It is the dense model of a check, and every program of a plan replaces parts of it: a real run
+replaces linear layers, norms, rotations and attention cores with those of one rank, a dry run with
+those of a framework. Modules and weights have the names of the operators of ``graph.transformer``.
+Queries, keys and values are rows of one weight in this order, as are gate and up.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ ROTARY_BASE = 10_000.0
 
 
 def unbuilt_parts(model: ModelSpec) -> Iterator[str]:
-    """Yield the parts of a model that are not built here, some of them more than once."""
+    """Yield the parts of a model that are not implemented here; parts may repeat."""
     if model.prediction_depths:
         yield "prediction of several tokens"
     for kind in model.layer_kinds:
@@ -48,7 +47,7 @@ def norm_of(kind: str, size: int) -> nn.Module:
 
 
 class Joint(nn.Linear):
-    """Several products of one input, as rows of one weight: each y_i = x W_i^T + b_i."""
+    """Several linear layers of one input as rows of one weight: y_i = x W_i^T + b_i."""
 
     def __init__(self, inputs: int, outputs: Sequence[int], *, bias: bool = False) -> None:
         super().__init__(inputs, sum(outputs), bias=bias)
@@ -141,7 +140,7 @@ class FeedForward(nn.Module):
 
 
 class Bank(nn.Module):
-    """Experts side by side: (experts, outputs, inputs)."""
+    """Weights of the experts: (experts, outputs, inputs)."""
 
     def __init__(self, hidden: int, spec: ExpertSpec) -> None:
         super().__init__()
@@ -152,7 +151,7 @@ class Bank(nn.Module):
         self.gate: Callable[..., Tensor] = gated
 
     def forward(self, rows: Tensor, expert_of: Tensor) -> Tensor:
-        """Return the output of each row, made by its expert."""
+        """Return the output of each row, computed by its expert."""
         order = expert_of.argsort(stable=True)
         parts = rows[order].split(torch.bincount(expert_of, minlength=len(self.up)).tolist())
         made = [
@@ -163,7 +162,7 @@ class Bank(nn.Module):
 
 
 class Experts(nn.Module):
-    """A mixture of experts that drops no token: a softmax over the scores of the k best."""
+    """A mixture of experts without dropped tokens; softmax over the k largest scores."""
 
     def __init__(self, hidden: int, spec: ExpertSpec) -> None:
         super().__init__()
@@ -194,7 +193,7 @@ class Experts(nn.Module):
 
 
 class Layer(nn.Module):
-    """One layer: attention, then a network; norms where the declaration has them."""
+    """One layer: attention, then a feed-forward network or experts, with norms as declared."""
 
     def __init__(self, model: ModelSpec, spec: LayerSpec) -> None:
         super().__init__()
@@ -224,16 +223,16 @@ class Layer(nn.Module):
         return x
 
     def _around(self, norms: list[nn.Module]) -> tuple[nn.Module, nn.Module]:
-        """Take the norm before the next branch, and the one on its output."""
+        """Return the norm before the next branch and the norm after it; removes them from the list."""
         before = norms.pop(0) if self.spec.norms_before else nn.Identity()
         has_after = not self.spec.norms_before or self.spec.num_norms == 4
         return before, norms.pop(0) if has_after else nn.Identity()
 
 
 class Chunk(nn.Module):
-    """Consecutive layers of a model, with what comes before the first and behind the last one.
+    """Consecutive layers of a model, with the embedding before the first and the head after the last.
 
-    Takes tokens (batch, tokens) or a residual stream, returns a residual stream or logits.
+    Takes token ids (batch, tokens) or a residual stream, returns a residual stream or logits.
     """
 
     def __init__(self, model: ModelSpec, layers: range) -> None:
@@ -254,11 +253,11 @@ class Chunk(nn.Module):
             self.norm = norm_of(model.norm, hidden) if model.final_norm else None
             self.logits = nn.Linear(hidden, model.vocab_size, bias=model.head_bias)
         self.places: Tensor | None = None
-        """Positions of its tokens, as its layers take them; None: one after the other."""
+        """Positions of its tokens; None: 0, 1, 2, ..."""
         self.tie()
 
     def tie(self) -> None:
-        """Let logits use the weight of the embedding, where the model ties them."""
+        """Share the weight of the embedding with the logits, if the model ties them."""
         if self.model.tied_embeddings and self.embedding is not None and self.logits is not None:
             self.logits.weight = self.embedding.weight
 
@@ -286,7 +285,7 @@ def dense(
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
 ) -> Chunk:
-    """Return the whole model on a device; ``meta`` allocates nothing, else weights are drawn."""
+    """Return the whole model with random weights; on device ``meta`` nothing is allocated."""
     with torch.device("meta"):
         made = Chunk(model, range(model.num_layers)).to(dtype)
     if str(device) == "meta":
@@ -299,9 +298,9 @@ def dense(
 
 
 def draw(weight: Tensor, name: str, seed: int, place: str = "") -> None:
-    """Fill a weight with normal numbers of deviation 0.02, around 1 in norms.
+    """Fill a weight with normal numbers of deviation 0.02, around 1 for norms.
 
-    ``place`` tells parts of one weight apart: equal names and places have equal numbers.
+    ``place`` distinguishes the parts of one weight; equal names and places give equal numbers.
     """
     generator = torch.Generator().manual_seed(crc32(f"{seed} {name} {place}".encode()))
     values = torch.randn(weight.shape, generator=generator, dtype=torch.float32) * 0.02

@@ -1,4 +1,4 @@
-"""Record of a rank in a step: memory by category at every operator, messages and FLOPs."""
+"""Record of one rank in a step: memory by category at every operator, collectives, FLOPs."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class Category(StrEnum):
 
     WEIGHTS = "weights"
     GRADIENTS = "gradients"
-    """Gradients of weights: kept ones, whole ones of a layer, and the messages made of them."""
+    """Gradients of weights: accumulated, unsharded ones of a layer, and communication buffers."""
     STATES = "states"
     GATHERED = "gathered"
-    """Weights gathered from other ranks, and the messages in which they come."""
+    """Weights gathered from other ranks, and their communication buffers."""
     ACTIVATIONS = "activations"
-    """Made by a forward pass, and still there in a backward pass."""
+    """Tensors that a forward pass creates and a backward pass still finds."""
     LOGITS = "logits"
     """Everything as wide as the vocabulary on this rank, gradients included."""
     TEMPORARY = "temporary"
-    """All else: gradients of activations, and what recomputation brings back, among them."""
+    """All other tensors: gradients of activations and recomputed tensors among them."""
     HOST = "host"
-    """In the memory of the host, and not part of a device's peak."""
+    """Tensors in host memory, which are not part of the peak of a device."""
 
 
 class StepPart(StrEnum):
@@ -47,18 +47,18 @@ class Usage:
 
     at_peak_bytes: Mapping[Category, int]
     most_bytes: Mapping[Category, int]
-    """The most of each category, at a moment of its own."""
+    """Largest memory of each category, each at its own moment [bytes]."""
     peak_phase: StepPart
 
     @property
     def peak_bytes(self) -> int:
-        """The most of all categories together, the host left out [bytes]."""
+        """Peak of all categories together without the host [bytes]."""
         return sum(self.at_peak_bytes.values())
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Memory of a device where an operator has made its tensors, and nothing is freed yet."""
+    """Memory of a device after each operator, before its inputs are freed."""
 
     held_bytes: IntArray
     """(moments, categories) [bytes]."""

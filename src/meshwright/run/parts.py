@@ -1,9 +1,9 @@
-"""Parts of the time of a step as they were priced, beside those that a run measured.
+"""Predicted and measured times of the parts of a step.
 
-How parts are told apart: layers make each collective and wait for it, so its time is a wait that
-the recorder attributes to its axis; the wait for the slowest member is in it. FSDP waits on CPUs as
-layers do. What is left of the passes is computation. Collectives that run beside the computation
-(FSDP's on GPUs or with replicas, those between the stages of a pipeline) are compared with it.
+Layers wait for each collective, so the recorder attributes its time to its axis; the time includes
+the wait for the slowest member. FSDP waits on CPUs as layers do. The rest of the passes is
+computation. Collectives that overlap the computation (FSDP's on GPUs or with replicas, sends
+between pipeline stages) are compared together with it.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ PASSES, SUMS, UPDATE = ("forward_s", "backward_s", "pipeline_s"), "gradient_sums
 """Parts that a process measures with a clock."""
 AXES = {part.value: part.axis for part in TimePart}
 Measured = Mapping[tuple[str, str], float]
-"""Seconds of a step by part and axis: waits for collectives; of the whole part without an axis."""
+"""Seconds of a step by part, and by part and axis those of them in collectives."""
 
 
 def medians(steps: list[Measured]) -> dict[tuple[str, str], float]:
-    """Return the median of each part over some steps [s]; a part that is absent took no time."""
+    """Return the median of each part over some steps; an absent part took no time [s]."""
     keys = dict.fromkeys(key for step in steps for key in step)
     return {key: median(step.get(key, 0.0) for step in steps) for key in keys}
 
 
 def interval_of(price: Estimate) -> tuple[float, float]:
-    """Return the 80 % interval of a step; the predicted time twice where there is none [s]."""
+    """Return the 80 % interval of a step; without one, the predicted time twice [s]."""
     return price.interval_s or (price.step_time_s, price.step_time_s)
 
 
 def part_times(price: Estimate, job: Job, measured: Measured) -> tuple[PartTime, ...]:
-    """Return each part as priced, with its interval, and as measured.
+    """Return the predicted time of each part with its interval, and its measured time.
 
-    The interval of a part is that of the step, in proportion: 1.0 s (0.8 s to 1.3 s) make
-    0.08 s to 0.13 s of a part of 0.1 s.
+    The interval of a part is that of the step, scaled: a part of 0.1 s in a step of 1.0 s (0.8 s to
+    1.3 s) has 0.08 s to 0.13 s.
     """
     low, high = (end / price.step_time_s for end in interval_of(price))
     waits: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Pipelines of PyTorch whose sends are labelled: activations go on, gradients go back."""
+"""Pipelines of PyTorch with labelled sends: activations forward, gradients backward."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCHEDULES = {
 
 
 class LabelledStage(PipelineStage):
-    """A stage of PyTorch that tells a recorder what its sends are for."""
+    """A stage of PyTorch that labels its sends for a recorder."""
 
     def __init__(self, *args: Any, recorder: Recorder, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -37,7 +37,7 @@ class LabelledStage(PipelineStage):
         return self._labelled(super().get_bwd_send_ops(*args), Phase.INPUT_GRADIENT)
 
     def receive_buffers(self) -> list[Tensor]:
-        """Return the buffers into which the stages beside it send."""
+        """Return the receive buffers for activations and gradients of other stages."""
         infos = [*self.args_recv_info.values(), *self.grad_recv_info.values()]
         buffers = [getattr(info, "buffer", None) for every in infos for info in every]
         return [buffer for buffer in buffers if buffer is not None]

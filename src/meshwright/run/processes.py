@@ -1,7 +1,7 @@
-"""Processes of a run: started here or by torchrun, watched, and ended with an error that names one.
+"""Starts and watches the processes of a run, or joins those of torchrun; errors name the process.
 
-A member is a function of its orders, its rank, the address of the group, and a function that takes
-the number of steps that are done. The first member returns the report.
+A member is a function of its task, its rank, the address of the group, and a callback for the number
+of finished steps. The first member returns the report.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from meshwright.base.errors import Fault, MeshwrightError, SpecError
 
 HOST = "127.0.0.1"
 GRACE_S = 2.0
-"""Time in which a process that has closed its pipe may end [s]."""
+"""Longest wait for the exit of a process that has closed its pipe [s]."""
 CAUSE_S = 0.2
-"""Time in which others may fail too, before the first cause is looked for [s]."""
+"""Wait for failures of other processes before the cause is determined [s]."""
 LOST = ("Connection", "connection", "closed", "Broken pipe")
-"""Words in the errors of processes that lost another one."""
+"""Words in the errors of processes that lost the connection to another one."""
 Member = Callable[[Any, int, str, Callable[[int], None]], Any]
 
 
 def free_port() -> int:
-    """Return a port that nobody listens at."""
+    """Return a free port."""
     with socket.socket() as one:
         one.bind((HOST, 0))
         return int(one.getsockname()[1])
 
 
 def check_port(port: int) -> None:
-    """Refuse a port at which somebody listens.
+    """Refuse a port that is in use.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def _busy(port: int) -> SpecError:
 
 
 def is_of_torchrun() -> bool:
-    """Return whether torchrun, or another launcher, has started this process."""
+    """Return whether torchrun or another launcher has started this process."""
     return "RANK" in os.environ or "WORLD_SIZE" in os.environ
 
 
@@ -126,7 +126,7 @@ def spawn(
 
 
 def _work(member: Member, orders: Any, rank: int, where: str, there: Any) -> None:
-    """Run a member in a process of its own; it sends numbers of steps, its report, or its error."""
+    """Run a member in its own process; it sends step counts, its report, or its error."""
     warnings.simplefilter("ignore")
     try:
         found = member(orders, rank, where, there.send)
@@ -143,7 +143,7 @@ def _watch(
     names: Sequence[str], processes: list[Any], ends: list[Any], port: int,
     count: Callable[[int], None],
 ) -> Any:  # fmt: skip
-    """Return the report of the first process; one that ends without a report ends the run."""
+    """Return the report of the first process; a failed process ends the run."""
     rank_of = {end: rank for rank, end in enumerate(ends)}
     failed: dict[int, str] = {}
     done = 0

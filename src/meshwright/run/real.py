@@ -1,6 +1,6 @@
-"""A plan executed for real: every process trains its stages for some steps, the first one reports.
+"""Real runs of a plan: each process trains its stages for some steps, and the first one reports.
 
-The dense model of a check trains in the first process.
+The first process also trains the dense model of a check.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from meshwright.train.answer import Estimate, Plan
 
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}
 MOST_PROCESSES = 64
-"""Processes that are started here; more come from torchrun."""
+"""Most processes on one machine; more need torchrun."""
 PATIENCE_S = 600.0
-"""Time after which a process no longer waits for the others [s]."""
+"""Timeout of a collective [s]."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """The orders of every process of a run."""
+    """Arguments of every process of a run."""
 
     job: Job
     num_steps: int
@@ -55,7 +55,7 @@ class Task:
     checks: bool
     scale: Scale
     price: Estimate | None = None
-    """The price of the plan, where it is run in full size."""
+    """Price of the plan; None unless it runs at full size."""
 
 
 def execute(
@@ -88,7 +88,7 @@ def execute(
 
 
 def _names(job: Job) -> list[str]:
-    """Return the name of each process: its number, and its place along the axes in use."""
+    """Return the name of each process: its rank, and its coordinates along the axes in use."""
     axes = axes_in_use(job.strategy)
     places = [" ".join(f"{axis} {place[axis]}" for axis in axes) for place in coordinates(job)]
     return [f"process {rank} of {len(places)} ({place or 'alone'})"
@@ -144,10 +144,10 @@ def _trained(
 
 
 def synthetic_tokens(job: Job, seed: int) -> Tensor:
-    """Return the words of all sequences of a step, each with the one that follows it.
+    """Return the token ids of all sequences of a step, each sequence with one more token.
 
-    Nine times of ten a word follows the one before in a fixed order of at most 256 words, so that
-    there is something to learn; else it is drawn.
+    With a probability of 0.9 a token is the successor of the one before in a fixed order of at most
+    256 tokens, so that the model can learn; otherwise it is drawn.
     """
     generator = torch.Generator().manual_seed(seed)
     count, length = min(job.model.vocab_size, 256), job.sequence_length + 1
@@ -161,14 +161,14 @@ def synthetic_tokens(job: Job, seed: int) -> Tensor:
 
 
 class Beside:
-    """The dense model, which the first process trains on all sequences of a step."""
+    """Dense model that the first process trains on all sequences of a step."""
 
     def __init__(self, model: Chunk, rank: int) -> None:
         self.model, self.is_first = model, rank == 0
         self.optimizer = optimizer_of(model.parameters())
 
     def gradients(self, tokens: Tensor) -> tuple[float, Mapping[str, Tensor]]:
-        """Return loss and gradients of a step, in every process."""
+        """Return loss and gradients of a step on every process."""
         weights = dict(self.model.named_parameters())
         first = next(iter(weights.values()))
         values = [first.new_zeros(1).detach()]
@@ -194,7 +194,7 @@ def _report(
     task: Task, process: Process, losses: list[float], times: Measured,
     errors: tuple[float, float, str] | None,
 ) -> Executed | None:  # fmt: skip
-    """Return the report, with what all processes have counted."""
+    """Return the report on the first process, with the counts of all processes."""
     job, mesh, recorder = task.job, process.mesh, process.mesh.recorder
     price, size = task.price, DTYPES[task.dtype].itemsize
     sent_bytes, calls = recorded(recorder, process.padding())

@@ -1,7 +1,7 @@
-"""A recorder of every collective of a process: kind, axis, phase, site, bytes, and round.
+"""Records every collective of a process: kind, axis, phase, site, bytes, and round.
 
-It stands between PyTorch and its process groups (a dispatch mode), so that it sees what layers,
-FSDP and pipelines really send, not what they mean to. Layers state the site and the phase.
+The recorder is a dispatch mode between PyTorch and its process groups, so it sees the collectives
+that layers, FSDP and pipelines execute. Layers state the site and the phase.
 """
 
 from __future__ import annotations
@@ -44,29 +44,29 @@ COLLECTIVES: dict[Any, tuple[CollectiveKind, int | slice | None]] = {
     functional.broadcast.default: (CollectiveKind.BROADCAST, 0),
     torch.ops._dtensor.shard_dim_alltoall.default: (EXCHANGE, 0),
 }
-"""Kind of each operator, and the arguments that hold the full tensors; None: its result."""
+"""Kind of each operator, and its argument that holds the full tensors; None: its result."""
 
 
 class Label(NamedTuple):
-    """Purpose of the coming collective, as the layer or the stage that makes it states it."""
+    """Purpose of the next collective, as stated by the layer or stage that calls it."""
 
     axis: str
     site: str
     phase: Phase
     is_counted: bool = True
-    """Whether the derivation has the call; the sends of a stream are counted as one pass, and
-    the row counts that experts exchange first are not counted."""
+    """Whether the derivation has the call. It has neither the single sends of a stream, which count
+    as one pass, nor the row counts that experts exchange first."""
 
 
 class RecordedPass(NamedTuple):
-    """One pass of a tensor stream, as a member made it."""
+    """One pass of a tensor stream on one member."""
 
     axis: str
     is_reversed: bool
     sends: tuple[tuple[Send, int], ...]
     """Sends of the member, with the bytes of each."""
     most_held: int
-    """Items of others that the member held at once, arriving ones included; 0 on the way back."""
+    """Most items of others held at once, arriving ones included; 0 for a reversed pass."""
 
 
 class Recorder(TorchDispatchMode):
@@ -77,27 +77,27 @@ class Recorder(TorchDispatchMode):
     def __init__(self, axis_of: Mapping[str, str] | None = None) -> None:
         super().__init__()
         self.axis_of = dict(axis_of or {})
-        """Axis of each process group for which PyTorch calls without a layer, by group name."""
+        """Axis of each process group that PyTorch itself uses, by group name."""
         self.calls: Counter[Call] = Counter()
         self.num_bytes: Counter[Call] = Counter()
         """Bytes of the full tensors: after a gather, before a reduction [bytes]."""
         self.passes: list[RecordedPass] = []
         self.streamed_bytes = 0
-        """Bytes of the sends of streams, as they passed by [bytes]."""
+        """Bytes of the sends of streams that the process group carried [bytes]."""
         self.waited_s: defaultdict[str, float] = defaultdict(float)
-        """Time in collectives of layers, and waiting for what a stream brings, by axis [s]."""
+        """Time that layers wait for collectives and for items of streams, by axis [s]."""
         self._labels: list[Label] = []
         self._expected: dict[int, Label] = {}
 
     def expect(self, tensor: Tensor, label: Label) -> None:
-        """Label the coming send of a tensor."""
+        """Label the next send of a tensor."""
         self._expected[id(tensor)] = label
 
     @contextmanager
     def saying(
         self, axis: str, site: str, phase: Phase, *, is_counted: bool = True
     ) -> Iterator[None]:
-        """Label the collectives made inside."""
+        """Label the collectives inside the context."""
         self._labels.append(Label(axis, site, phase, is_counted))
         try:
             with self.waiting(axis):
@@ -107,14 +107,14 @@ class Recorder(TorchDispatchMode):
 
     @contextmanager
     def waiting(self, axis: str) -> Iterator[None]:
-        """Add the time of what is inside to that of communication over an axis."""
+        """Add the time inside the context to the communication time of an axis."""
         start_s = time.perf_counter()
         yield
         self.waited_s[axis] += time.perf_counter() - start_s
 
     @contextmanager
     def recording(self, *, is_on: bool = True) -> Iterator[None]:
-        """Count what is sent inside."""
+        """Count the collectives inside the context."""
         if not is_on:
             passes = len(self.passes)
             calls, num_bytes = self.calls.copy(), self.num_bytes.copy()
@@ -136,11 +136,11 @@ class Recorder(TorchDispatchMode):
         return result
 
     def note(self, kind: CollectiveKind, axis: str, tensors: list[Tensor], args: Any) -> None:
-        """Count a collective of full tensors, by its label or else by the pass under way."""
+        """Count a collective of full tensors under its label, or else under the current pass."""
         label = self._labels[-1] if self._labels else self._expected.pop(id(tensors[0]), None)
         num_bytes = sum(one.nbytes for one in tensors)
         if label is None:
-            # Pipelines shake hands before their first step; what stages send is expected.
+            # Pipelines shake hands before their first step; sends between stages have labels.
             if kind is not CollectiveKind.SEND:
                 self.add(Call(kind, axis, self.phase_of(kind, axis)), num_bytes)
         elif label.is_counted:
@@ -149,14 +149,14 @@ class Recorder(TorchDispatchMode):
             self.streamed_bytes += num_bytes
 
     def add(self, call: Call, num_bytes: int) -> None:
-        """Count a collective; forward calls inside a backward pass are those of recomputation."""
+        """Count a collective; forward calls inside a backward pass belong to recomputation."""
         if call.phase is Phase.FORWARD and in_backward():
             call = call._replace(phase=Phase.INPUT_GRADIENT)
         self.calls[call] += 1
         self.num_bytes[call] += num_bytes
 
     def phase_of(self, kind: CollectiveKind, axis: str) -> str:
-        """Return the phase of a collective that no layer labels."""
+        """Return the phase of a collective without a label."""
         if kind in (SCATTER, REDUCE) and ("dp" in axis or axis == "cp"):
             return Phase.WEIGHT_GRADIENT
         return Phase.INPUT_GRADIENT if in_backward() else Phase.FORWARD
@@ -179,5 +179,5 @@ def _group_name(argument: Any) -> str:
 
 
 def in_backward() -> bool:
-    """Return whether a backward pass is under way in this thread."""
+    """Return whether this thread is in a backward pass."""
     return torch._C._current_graph_task_id() != -1

@@ -1,7 +1,7 @@
-"""The job of a run: a plan at its true size, or scaled down so that its shardings stay.
+"""Job of a run: a plan at full size, or scaled down with the same shardings.
 
-Every axis of more than one device keeps two at least, every kind of layer stays, heads, columns
-and tokens stay divisible by what divides them; only sizes and long degrees shrink.
+Scaled down, every axis of more than one device keeps at least two, every kind of layer remains, and
+heads, columns and tokens remain divisible by the degrees that divide them.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from meshwright.train.answer import Plan
 
 Scale = Literal["tiny", "full"]
 HEAD_SIZE, WIDTH, ROWS = 8, 32, 4
-"""Sizes of a tiny model: of a head, of the residual stream, and tokens of a rank."""
+"""Sizes of a tiny model: head size, hidden size, and tokens per rank."""
 SHRINKS = ("dp_replicate", "dp_shard", "pp", "cp", "tp", "tatp")
-"""Axes in the order in which they give up devices."""
+"""Axes in the order in which their degrees are halved."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """The work of all processes of a run."""
+    """Model, strategy and batch of a run."""
 
     model: ModelSpec
     strategy: Strategy
@@ -47,7 +47,7 @@ class Job:
     num_micro_batches: int
     """Micro-batches of each data-parallel rank in a step."""
     notes: tuple[str, ...] = ()
-    """Differences from the plan, and choices of it that have no effect."""
+    """Differences from the plan, and its choices without effect."""
 
     @property
     def num_processes(self) -> int:
@@ -98,7 +98,7 @@ def job_of(plan: Plan, scale: Scale = "tiny", most_processes: int = 8) -> Job:
 def refused(
     workload: Training, model: ModelSpec, s: Strategy, options: PlanOptions
 ) -> Iterator[Fault]:
-    """Yield what a run of a plan would have to compute and cannot."""
+    """Yield a fault for each part of a plan that no layer here computes."""
     cases = (
         (s.etp > 1, "etp", f"etp {s.etp:.0f} splits experts inside", "etp 1"),
         (model.has_experts and s.tatp > 1, "tatp", "experts do not stream", "tatp 1"),
@@ -141,7 +141,7 @@ def refused(
 
 
 def _without_effect(options: PlanOptions) -> Iterator[str]:
-    """Yield the choices of a plan that change nothing that a run shows."""
+    """Yield the choices of a plan without effect on a run."""
     yield "precision, optimizer and software of the plan have no effect: AdamW in one type"
     if options.offload is not Offload.NONE:
         yield f"offload={options.offload} has no effect: all tensors stay on their device"
@@ -150,7 +150,7 @@ def _without_effect(options: PlanOptions) -> Iterator[str]:
 
 
 def _fewer_devices(s: Strategy, most: int) -> Strategy:
-    """Return the strategy with degrees halved until it fits; axes keep two devices at least."""
+    """Return the strategy with degrees halved until it fits; each axis in use keeps two devices."""
     while s.num_devices > most:
         long = [name for name in SHRINKS if getattr(s, name) > 2]
         if not long:
@@ -217,7 +217,7 @@ def _tiny_layer(kind: LayerSpec, shares: int, degree: int, s: Strategy, length: 
 
 
 def _tiny_attention(spec: AttentionSpec, shares: int, degree: int, length: int) -> AttentionSpec:
-    """Return attention with as few heads as the split allows; a shared key head stays shared."""
+    """Return attention with the fewest heads that the split allows; shared key heads stay shared."""
     is_shared = spec.num_kv_heads < shares and degree > 1
     kv_heads = max(1, degree // 2) if is_shared else max(degree, 2)
     heads = max(degree, 2) if spec.num_kv_heads == spec.num_heads else 2 * max(degree, 2)
@@ -229,13 +229,13 @@ def _tiny_attention(spec: AttentionSpec, shares: int, degree: int, length: int) 
 
 
 def streamed(model: ModelSpec, s: Strategy, options: PlanOptions, length: int) -> Streamed:
-    """Return the tensor that travels: with auto the smaller one (TATP, selective transfer).
+    """Return the streamed tensor; with auto the smaller one (selective transfer of TATP).
 
-    In a forward pass of the first layer travel its weights, P elements over tp, or T tokens of
-    width h at the inputs and outputs of both blocks: inputs where 4 T h < P / tp and heads divide.
+    A forward pass of the first layer streams either its weights, P / tp elements, or T tokens of
+    width h at the inputs and outputs of both blocks: inputs if 4 T h < P / tp and heads divide.
 
     A layer of Llama 3 8B has 4096 x (32 x 256 + 8 x 256 + 3 x 14336) = 218,103,808 elements: inputs
-    travel below 13,312 tokens.
+    are streamed below 13,312 tokens.
     """
     if options.streamed is not Streamed.AUTO or s.tatp == 1:
         return options.streamed
@@ -253,7 +253,7 @@ def streamed(model: ModelSpec, s: Strategy, options: PlanOptions, length: int) -
 
 
 def _form(options: PlanOptions, plan: Plan) -> StreamForm:
-    """Return the form of the streams: with auto a cycle where the block has one, else a line."""
+    """Return the form of the streams; with auto a cycle if the block has one, else a line."""
     if options.stream_form is not StreamForm.AUTO:
         return options.stream_form
     placement = plan.best.placement

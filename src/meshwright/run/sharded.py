@@ -1,7 +1,7 @@
-"""The model of one process: the modules of the dense one, each with its share of the weights.
+"""Model of one process: the modules of the dense model, each with its slice of the weights.
 
-A process holds some indices of some dims of each dense weight (:class:`WeightPart`), so that any
-weight or gradient can be cut out of the dense one and compared.
+Each local weight is recorded as a slice of a dense weight (:class:`WeightPart`), so the matching
+slice of any dense weight or gradient can be compared.
 """
 
 from __future__ import annotations
@@ -36,45 +36,45 @@ from meshwright.sharding.strategy import ContextKind, Recompute, Streamed
 
 Index = dict[int, Tensor]
 Open = tuple[str, int, int]
-"""An axis over which a gradient is still a sum, with the first and the last of its rows."""
+"""An axis over which rows of a gradient are partial sums: axis, first row, row after the last."""
 
 
 @dataclass(frozen=True)
 class WeightPart:
-    """A weight of a process: which part of the dense weight, and what its gradient lacks."""
+    """Slice of a dense weight on this process, and the sums that its gradient still needs."""
 
     index: Index = field(default_factory=dict)
     sums: tuple[Open, ...] = ()
 
     def of(self, whole: Tensor) -> Tensor:
-        """Return this part of a whole weight or gradient."""
+        """Return this slice of a dense weight or gradient."""
         for dim, index in self.index.items():
             whole = whole.index_select(dim, index.to(whole.device))
         return whole
 
     @property
     def place(self) -> str:
-        """Text that tells this part of the dense weight from others."""
+        """Text that identifies this slice of the dense weight."""
         return " ".join(f"{dim}:{int(index[0])}" for dim, index in self.index.items())
 
 
 class Builder:
-    """Puts the layers of one process in the place of those of the dense model."""
+    """Replaces the layers of the dense model with those of one process."""
 
     def __init__(self, mesh: Mesh, dense: Chunk) -> None:
         self.mesh = mesh
         self.weights = dict(dense.named_parameters(remove_duplicate=False))
         self.held: dict[str, WeightPart] = {}
-        """The part that each parameter of the process is, by its name."""
+        """Slice of each parameter of the process, by its name."""
         self.heads = mesh[heads_axis(mesh.job)]
         self.streams_inputs = mesh.options.streamed is Streamed.INPUTS
         tatp = mesh["tatp"]
         self.stream = Stream(tatp, mesh.form_of("tatp")) if tatp.size > 1 else None
         self.token_axes = ("tp",) * mesh.splits_tokens + ("tatp",) * (tatp.size > 1)
-        """Axes that split the tokens of a norm, within a micro-batch of one data rank."""
+        """Axes that split the tokens of a norm within a micro-batch of one data-parallel rank."""
 
     def stage(self, layers: range) -> Chunk:
-        """Return consecutive layers of the model as this process holds them."""
+        """Return consecutive layers of the model with the weights of this process."""
         mesh, dtype = self.mesh, next(iter(self.weights.values())).dtype
         with torch.device("meta"):
             made = Chunk(mesh.job.model, layers).to(dtype)
@@ -122,7 +122,7 @@ class Builder:
             shared = ((f"{heads_axis(self.mesh.job)}/{size // spec.num_kv_heads}", first, last),)
         for norm in ("query_norm", "key_norm"):
             if hasattr(module, norm):
-                # Its gradient is a sum over the heads, which are split whether tokens are or not.
+                # Its gradient is a sum over all heads, which tp splits even without SP.
                 norm_here = self.whole(getattr(module, norm), f"{name}.{norm}", ("tp", "tatp"))
                 setattr(module, norm, norm_here)
         module.qkv = self.column(f"{name}.qkv", rows, shared)
@@ -134,7 +134,7 @@ class Builder:
         module.core = SplitCore(self.mesh, spec.window, travels)
 
     def feed_forward(self, name: str, module: FeedForward) -> None:
-        """Give the dense network the columns of this rank: of gate and up alike."""
+        """Give the feed-forward network the columns of this rank, the same for gate and up."""
         length = module.down.in_features
         mine = torch.arange(length).tensor_split(self.heads.size)[self.heads.index]
         module.up = self.column(f"{name}.up", [at * length + mine for at in
@@ -142,7 +142,7 @@ class Builder:
         module.down, module.gate = self.row(f"{name}.down", mine), gate
 
     def experts(self, name: str, module: Experts) -> None:
-        """Take the experts of this rank of ep; shared ones are split as a dense network."""
+        """Take the experts of this rank of ep; shared experts are split like a dense network."""
         ep, bank = self.mesh["ep"], module.bank
         mine = {0: torch.arange(module.spec.num_experts).tensor_split(ep.size)[ep.index]}
         bank.up, bank.down = (nn.Parameter(self.take(f"{name}.bank.{one}", mine))
@@ -158,10 +158,10 @@ class Builder:
         self, name: str, index: Index | None = None, *,
         sums: Sequence[str] = (), shared: tuple[Open, ...] = (),
     ) -> Tensor:  # fmt: skip
-        """Return a part of a dense weight, and note what it is.
+        """Return a slice of a dense weight, and record it.
 
-        Its gradient is a sum over the axes ``sums``, and for some of its rows (``shared``) over
-        those of ranks that hold them too.
+        Its gradient needs sums over the axes ``sums``; the rows ``shared`` need sums over the ranks
+        that hold the same rows.
         """
         made = WeightPart(index or {}).of(self.weights[name].detach()).clone()
         self.held[name] = WeightPart(
@@ -172,9 +172,9 @@ class Builder:
     def whole(
         self, module: nn.Module, name: str, sums: Sequence[str] | None = None
     ) -> nn.Module:  # fmt: skip
-        """Return a small module whose weights every rank holds: a norm, a router, a gate.
+        """Return a module whose weights every rank holds: a norm, a router, a gate.
 
-        Its gradients are sums over ``sums``; None: over the axes that split its tokens.
+        Its gradients need sums over ``sums``; None: over the axes that split its tokens.
         """
         for weight in dict(module.named_parameters()):
             taken = self.take(f"{name}.{weight}", sums=self.token_axes if sums is None else sums)
@@ -184,9 +184,9 @@ class Builder:
     def column(
         self, name: str, parts: Sequence[Tensor], shared: tuple[Open, ...] = ()
     ) -> nn.Module:
-        """Return the column-parallel layer with these rows of a dense weight, one output a part.
+        """Return the column-parallel layer with these rows of a dense weight, one output per part.
 
-        ``shared`` are rows among them that other ranks hold too: those of a key head.
+        ``shared`` are the rows among them that other ranks hold too: those of a key head.
         """
         rows = torch.cat(list(parts))
         sums = [axis for axis in self.token_axes if axis == "tatp" and not self.streams_inputs]
@@ -208,18 +208,18 @@ class Builder:
                            (tokens, product, _site(name)))  # fmt: skip
 
     def head(self) -> nn.Module:
-        """Return the last product: its inputs travel over tatp whatever the layers stream."""
+        """Return the output layer: over tatp it always streams its inputs."""
         rows = {0: self.mesh.words}
         weight, bias = self.take("logits.weight", rows), self._bias("logits", rows)
         return SplitLinear(Column, weight, bias,
                            (self.tokens(self.stream), Product(), "head.logits"))  # fmt: skip
 
     def tokens(self, stream: Stream | None) -> Tokens:
-        """Return the way of the tokens of a layer."""
+        """Return the tokens of a layer, gathered or streamed."""
         return Tokens(self.mesh["tp"], self.mesh.splits_tokens, stream)
 
     def product(self, rows: int) -> tuple[Product, range]:
-        """Return the products of a weight of these rows, and the rows that rest here."""
+        """Return the products with a weight of some rows, and the rows on this rank."""
         if self.stream is None or self.streams_inputs:
             return Product(), range(rows)
         streamed, mine = StreamedWeights(self.stream, rows), self.stream.own_items
@@ -231,29 +231,29 @@ class Builder:
 
 
 def _again(forward: Callable[..., Tensor], *given: Any) -> Tensor:
-    """Run a layer, and once more in the backward pass: all of it, with what it sends."""
+    """Run a layer, and recompute all of it in the backward pass, collectives included."""
     with set_checkpoint_early_stop(False):
         return checkpoint(forward, *given, use_reentrant=False)
 
 
 def _of_heads(heads: Tensor, width: int) -> Tensor:
-    """Return the indices of some heads that lie side by side."""
+    """Return the indices of the rows of some heads."""
     return (heads[:, None] * width + torch.arange(width)).flatten()
 
 
 def _overlap(start: int, stop: int, own: range) -> tuple[int, int]:
-    """Return the rows between start and stop that are in a range, counted from its start."""
+    """Return the rows from start to stop that are in a range, counted from its start."""
     first, last = max(start, own.start), min(stop, own.stop)
     return (first - own.start, last - own.start) if first < last else (0, 0)
 
 
 def _site(name: str) -> str:
-    """Return the operator of the graph that a module is: ``attention.qkv``."""
+    """Return the operator of the graph for a module: ``attention.qkv``."""
     return ".".join(name.split(".")[-2:]).replace("mixing", "attention")
 
 
 class SplitCore:
-    """The core of attention with the heads of one rank, on tokens that cp and tatp may split."""
+    """Core of attention with the heads of one rank, on tokens that cp and tatp may split."""
 
     def __init__(self, mesh: Mesh, window: int | None, tatp: Stream | None) -> None:
         cp, is_ulysses = mesh["cp"], mesh.options.context_kind is ContextKind.ULYSSES
@@ -295,7 +295,7 @@ def _for_all(x: Tensor, size: int) -> Tensor:
 
 
 def stages_of(mesh: Mesh, dense: Chunk) -> tuple[dict[int, Chunk], dict[str, WeightPart]]:
-    """Return the stages of a process by their places in the model, and what its weights are.
+    """Return the stages of a process by their index in the model, and the slices of its weights.
 
     A process has one stage, or a chunk of layers for each virtual one.
     """

@@ -1,7 +1,7 @@
-"""One training step of one process: micro-batches, the sums of gradients, the optimizer.
+"""One training step of one process: micro-batches, sums of gradients, optimizer.
 
-ZeRO is PyTorch's FSDP2, pipelines are those of ``torch.distributed.pipelining``; everything inside
-a stage is of :mod:`meshwright.run.layers`.
+ZeRO is PyTorch's FSDP2, and pipelines are those of ``torch.distributed.pipelining``. The layers of
+a stage are those of :mod:`meshwright.run.layers`.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ LEARNING_RATE, EPSILON = 1e-3, 1e-5
 
 
 def optimizer_of(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """Return AdamW, one kernel for all weights that are sharded alike, as it is priced.
+    """Return AdamW with one kernel for all weights that are sharded alike, as it is priced.
 
-    Its epsilon is large enough that rounding of a zero gradient stays small.
+    Its epsilon keeps rounding errors of zero gradients small.
     """
     alike: defaultdict[object, list[nn.Parameter]] = defaultdict(list)
     for weight in parameters:
@@ -70,7 +70,7 @@ class Process:
             )
 
     def _draw(self, seed: int) -> None:
-        """Allocate the own weights, where the dense model was never made, and draw them."""
+        """Allocate and draw the weights of this process, without the dense model."""
         for stage in self.stages:
             stage.to_empty(device=self.device)
             stage.tie()
@@ -85,7 +85,7 @@ class Process:
 
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
-        """Add the time of what is inside to a part of the step."""
+        """Add the time inside the context to a part of the step."""
         start_s, waited_s = time.perf_counter(), dict(self.mesh.recorder.waited_s)
         yield
         if self.device.type == "cuda":
@@ -95,9 +95,9 @@ class Process:
             self.time_parts_s[part, axis] += total_s - waited_s.get(axis, 0.0)
 
     def gradients(self, tokens: Tensor) -> float:
-        """Return the mean loss of all tokens, after the gradients of a step are complete.
+        """Compute the gradients of a step, and return the mean loss of all tokens.
 
-        ``tokens`` are the sequences of all processes, each one word longer than it is.
+        ``tokens`` are the sequences of all processes, each with one more token than its length.
         """
         s, mesh = self.job.strategy, self.mesh
         own = int(s.micro_batch_size) * self.job.num_micro_batches
@@ -114,7 +114,7 @@ class Process:
         return float(sums) / (mesh["tp"].size * mesh["tatp"].size)
 
     def usage(self) -> Usage:
-        """Return the memory in the step that was recorded."""
+        """Return the memory of the recorded step."""
         recorder = self.mesh.recorder
         recorder.tag(self.parameters.values(), Category.WEIGHTS)
         recorder.tag([weight.grad for weight in self.parameters.values()], Category.GRADIENTS)
@@ -125,7 +125,7 @@ class Process:
         return recorder.moments().usage
 
     def _in_turn(self, inputs: Tensor, targets: Tensor) -> float:
-        """Run the micro-batches one after the other."""
+        """Run the micro-batches in sequence."""
         (stage,), count = self.stages, self.job.num_micro_batches
         total = 0.0
         for number, (x, y) in enumerate(zip(inputs.chunk(count), targets.chunk(count),
@@ -142,13 +142,13 @@ class Process:
         return total
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return this rank's part of the mean over all tokens of the step."""
+        """Return the share of this rank in the mean loss over all tokens of the step."""
         axes = [axis for axis, _ in self.mesh.splits]
         each = cross_entropy(logits, targets, int(self.mesh.words[0]), axes)
         return each.sum() / (self.job.global_batch_size * self.job.sequence_length)
 
     def _of_pipeline(self) -> list[LabelledStage]:
-        """Return the stages for a pipeline of PyTorch, with the shapes that they exchange."""
+        """Return the stages of a PyTorch pipeline, with the shapes of their inputs and outputs."""
         s, mesh, model = self.job.strategy, self.mesh, self.job.model
         rows, dtype = int(s.micro_batch_size), next(iter(self.parameters.values())).dtype
         whole = len(mesh.tokens_of(mesh["cp"].index, None, None))
@@ -180,7 +180,7 @@ class Process:
         return float(sum(float(loss) for loss in losses))
 
     def _complete(self) -> None:
-        """Sum the gradients over the axes over which they are still sums."""
+        """All-reduce the gradients over the axes over which they are partial sums."""
         mesh, phase = self.mesh, Phase.WEIGHT_GRADIENT
         for name, weight in self.parameters.items():
             held = self.held[name]
@@ -198,7 +198,7 @@ class Process:
                 gradient.copy_(mesh[axis].sum(gradient, name, phase))
 
     def padding(self) -> dict[str, float]:
-        """Return the bytes with which FSDP fills up a call over each axis, in the mean [bytes]."""
+        """Return the mean padding of an FSDP call over each axis [bytes]."""
         filled: defaultdict[str, float] = defaultdict(float)
         units: defaultdict[str, set[str]] = defaultdict(set)
         for name, weight in self.parameters.items():
@@ -214,7 +214,7 @@ class Process:
         return {axis: number / len(units[axis]) for axis, number in filled.items()}
 
     def whole_gradients(self) -> dict[str, Tensor]:
-        """Return the gradient of each weight that this process holds, put together from shards."""
+        """Return the unsharded gradient of each weight of this process."""
         return {
             name: weight.grad.full_tensor() if isinstance(weight.grad, DTensor) else weight.grad
             for name, weight in self.parameters.items()
@@ -226,13 +226,13 @@ AT_THE_END = ("set_is_last_backward", "set_reshard_after_backward", "set_require
 
 
 def _keep_zero(stage: Any, zero_stage: int) -> None:
-    """Keep a pipeline of PyTorch from moving the collectives of ZeRO (PyTorch 2.13).
+    """Prevent a pipeline of PyTorch from deferring the collectives of ZeRO (PyTorch 2.13).
 
-    Under ZeRO 3 its stages accumulate whole gradients of a step and reduce them once
-    (``distributed/pipelining/stage.py``, ``backward_maybe_with_nosync``); the plan reduces those of
-    each micro-batch, and lets weights go. Under ZeRO 1 and 2 its schedules let the weights of all
-    but the next three stages go (``schedules.py``, ``_add_unshard_reshard``); the plan keeps them
-    until the end of the step.
+    Under ZeRO 3 its stages accumulate unsharded gradients and reduce them once per step
+    (``distributed/pipelining/stage.py``, ``backward_maybe_with_nosync``); the plan reduces them in
+    each micro-batch and frees the weights. Under ZeRO 1 and 2 its schedules free the weights of all
+    but the next three stages (``schedules.py``, ``_add_unshard_reshard``); the plan keeps them until
+    the end of the step.
     """
     for module in filter(lambda module: isinstance(module, FSDPModule), stage.modules()):
         for name in AT_THE_END if zero_stage == 3 else ("reshard",):
@@ -249,7 +249,7 @@ def _local(gradient: Tensor) -> tuple[Tensor, int]:
 
 
 def _shard(stage: Chunk, mesh: Mesh) -> None:
-    """Apply FSDP2: each layer a unit, banks of experts over the copies of the experts."""
+    """Apply FSDP2 to each layer; banks of experts are sharded over the copies of the experts."""
     reshards = mesh.options.zero_stage == 3 and mesh.options.reshard_after_forward
     of_experts, unsharded = _device_mesh(mesh, "edp_shard"), set()
     for name, module in stage.named_modules():
@@ -278,23 +278,23 @@ def _unit(
 
 @dataclass(frozen=True)
 class Timed:
-    """A collective of FSDP with a clock; on CPUs it has ended when it returns."""
+    """A timed collective of FSDP; on CPUs it blocks until it has ended."""
 
     axis: Axis
     call: Callable[..., Any]
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Return its buffer."""
+        """Return a buffer of the collective."""
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, **named: Any) -> Any:
-        """Make the collective."""
+        """Run the collective."""
         with self.axis.recorder.waiting(self.axis.name):
             return self.call(output_tensor, input_tensor, **named)
 
 
 def _device_mesh(mesh: Mesh, shards: str) -> DeviceMesh | None:
-    """Return the mesh over which FSDP shards, and replicates beside it; None: one rank."""
+    """Return the mesh of FSDP, with replicas as its outer dim; None for one rank."""
     axis, copies = mesh[shards], mesh["dp_replicate"]
     kind = mesh.device.type
     if axis.size == 1:

@@ -1,12 +1,12 @@
 """Records one rank of a step on fake tensors: live bytes by category, messages, and FLOPs.
 
-A tensor has memory from the operator that makes it until nothing refers to it. Its category is
-known late (an activation is what a backward pass still finds), so that changes of memory are kept
-in order and summed once the step is over.
+A tensor counts from the operator that creates it until its last reference is gone. Its category is
+known late (a tensor is an activation if a backward pass still finds it), so changes of memory are
+stored in order and summed after the step.
 
 Source: the rules of ``torch.distributed._tools.mem_tracker`` of PyTorch 2.13, with which the peak
-agrees to the last byte: a wait returns the tensor that it waits for. Operators by which distributed
-tensors find the shape of a result allocate nothing.
+agrees to the last byte: a wait returns its argument. The operators with which DTensor infers the
+shape of a result allocate nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ aten, functional = torch.ops.aten, torch.ops._c10d_functional
 
 @dataclass(eq=False, slots=True)
 class Block:
-    """Memory of one tensor and of all views of it."""
+    """Memory of one tensor and all of its views."""
 
     born: StepPart
     num_bytes: int = 0
@@ -55,7 +55,7 @@ class Block:
 
     @property
     def found(self) -> Category:
-        """The category: as stated, or by the passes that make and free the block."""
+        """Stated category, or the one that follows from the passes that create and free the block."""
         if self.category is not None:
             return self.category
         is_kept = self.born is StepPart.FORWARD and self.freed is not StepPart.FORWARD
@@ -74,11 +74,11 @@ OF_CONTEXT: dict[Any, tuple[CollectiveKind, int | slice | None]] = {
     torch.ops.cplib.flex_cp_allgather_backward.default:
         (CollectiveKind.REDUCE_SCATTER, slice(2)),
 }  # fmt: skip
-"""Keys and values that attention gathers whole over cp: operators of fake tensors in one piece."""
+"""Gather of keys and values over cp; one operator under fake tensors."""
 
 
 class StepRecorder(Recorder):
-    """Mode in which a step runs; what it records is read afterwards."""
+    """Dispatch mode of a step; its records are read after the step."""
 
     collectives = COLLECTIVES | OF_CONTEXT
 
@@ -104,7 +104,7 @@ class StepRecorder(Recorder):
 
     @contextmanager
     def during(self, phase: StepPart) -> Iterator[None]:
-        """Run a part of the step as one phase, backward passes in it apart."""
+        """Run a part of the step as one phase; backward passes inside keep their own."""
         before, self.stated = self.stated, phase
         yield
         self.stated = before
@@ -155,7 +155,7 @@ class StepRecorder(Recorder):
                 block.category = block.category or category
 
     def tag_gathered(self, modules: nn.Module) -> None:
-        """State the category of the weights that FSDP has gathered, which is known afterwards."""
+        """State the category of the weights that FSDP has gathered; call it after the step."""
         for module in modules.modules():
             if isinstance(module, FSDPModule):
                 groups = module._get_fsdp_state()._fsdp_param_groups
@@ -236,7 +236,7 @@ class StepRecorder(Recorder):
         return result
 
     def _begin(self, *, is_task: bool) -> None:
-        """Count an operator, and a task where one begins: a pass, or the optimizer."""
+        """Count an operator, and a new task if a pass or the optimizer begins."""
         task, operator = self._place
         self._place = (task + is_task, 0 if is_task else operator + 1)
         self._ran_in = self.phase
@@ -250,19 +250,19 @@ class StepRecorder(Recorder):
         self._depth -= 1
 
     def phase_of(self, kind: CollectiveKind, axis: str) -> str:
-        """Return the phase: sums that leave after a backward pass belong to it."""
+        """Return the phase; reductions that start after a backward pass belong to it."""
         found = super().phase_of(kind, axis)
         is_late = self.stated is StepPart.BACKWARD and found == Phase.FORWARD
         return Phase.INPUT_GRADIENT if is_late else found
 
     def note(self, kind: CollectiveKind, axis: str, tensors: list[Tensor], args: Any) -> None:
-        """Count a collective, and state the category of what moves over data-parallel axes."""
+        """Count a collective, and state the category of tensors that cross data-parallel axes."""
         if kind is CollectiveKind.ALL_TO_ALL and not tensors[0].is_floating_point():
-            return  # numbers of rows, which experts exchange first
+            return  # row counts, which experts exchange first
         if kind is CollectiveKind.ALL_TO_ALL and "dp" in axis:
             axis = "ep"  # the same ranks
         super().note(kind, axis, tensors, args)
-        # Over cp alone, full sharding differs from attention: it names no group by a text.
+        # Over cp alone, only attention passes the name of its group as a string.
         is_sharding = "dp" in axis or (axis == "cp" and not any(isinstance(a, str) for a in args))
         if is_sharding and kind in _DATA:
             self._guess(tensors, _DATA[kind])
@@ -271,7 +271,7 @@ class StepRecorder(Recorder):
 
 
 class _Around:
-    """A context that is entered again and again, each time a new one."""
+    """A context that can be entered repeatedly; each time it makes a new one."""
 
     def __init__(self, make: Callable[[], AbstractContextManager[None]]) -> None:
         self._make, self._open = make, list[AbstractContextManager[None]]()
@@ -289,4 +289,4 @@ _DATA = {
     CollectiveKind.REDUCE_SCATTER: Category.GRADIENTS,
     CollectiveKind.ALL_REDUCE: Category.GRADIENTS,
 }
-"""Category of what moves over data-parallel axes."""
+"""Category of the tensors that cross data-parallel axes."""

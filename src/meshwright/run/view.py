@@ -1,4 +1,4 @@
-"""The view of a run: whether it is right, the time of its parts, and what was sent."""
+"""View of a run: whether it is right, the time of its parts, and its collectives."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def executed_page(found: Executed) -> Page:
 
 
 APART = ("Measured: medians over the steps after the first, on the first process. Layers wait for "
-         "each collective, and for its slowest member; what is left of the passes is computation. "
-         "Collectives that PyTorch makes beside it are compared with it. Predicted are "
-         "the seconds that computation does not hide. The interval of a part is that of the step, "
-         "in proportion.")  # fmt: skip
+         "each collective and its slowest member; the rest of the passes is computation. "
+         "Collectives of PyTorch that overlap computation are compared together with it. Predicted "
+         "collectives are the seconds that computation does not hide. The interval of a part is "
+         "that of the step, scaled to the part.")  # fmt: skip
 
 
 def _parts(found: Executed) -> Table:
-    """Return the parts as priced, beside those measured."""
+    """Return the predicted and the measured times of the parts."""
     rows = [(one.part, one.predicted_s, f"{format_seconds(one.low_s)} to "
              f"{format_seconds(one.high_s)}", one.measured_s, "yes" if one.is_within else "NO")
             for one in found.parts]  # fmt: skip
@@ -87,7 +87,7 @@ def sent_table(groups: Iterable[tuple[str, Iterable[Sent]]]) -> Table:
 
 
 def sent_answer(sent: Sequence[Sent]) -> str:
-    """Return the number of kinds of collectives that have the derived bytes."""
+    """Return how many kinds of collectives have the derived bytes."""
     equal = sum(one.is_equal for one in sent)
     return f"{equal} of {counted(len(sent), 'kind')} of collectives equal in bytes"
 
