@@ -223,14 +223,14 @@ class Layer(nn.Module):
         return x
 
     def _around(self, norms: list[nn.Module]) -> tuple[nn.Module, nn.Module]:
-        """Return the norm before the next branch and the norm after it; removes them from the list."""
+        """Remove and return the norms before and after the next branch."""
         before = norms.pop(0) if self.spec.norms_before else nn.Identity()
         has_after = not self.spec.norms_before or self.spec.num_norms == 4
         return before, norms.pop(0) if has_after else nn.Identity()
 
 
 class Chunk(nn.Module):
-    """Consecutive layers of a model, with the embedding before the first and the head after the last.
+    """Consecutive layers of a model, with the embedding and the head if they are at its ends.
 
     Takes token ids (batch, tokens) or a residual stream, returns a residual stream or logits.
     """

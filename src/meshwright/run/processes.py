@@ -1,7 +1,7 @@
 """Starts and watches the processes of a run, or joins those of torchrun; errors name the process.
 
-A member is a function of its task, its rank, the address of the group, and a callback for the number
-of finished steps. The first member returns the report.
+A member is a function of its task, its rank, the address of the group, and a callback for the
+number of finished steps. The first member returns the report.
 """
 
 from __future__ import annotations

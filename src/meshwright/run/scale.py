@@ -217,7 +217,7 @@ def _tiny_layer(kind: LayerSpec, shares: int, degree: int, s: Strategy, length: 
 
 
 def _tiny_attention(spec: AttentionSpec, shares: int, degree: int, length: int) -> AttentionSpec:
-    """Return attention with the fewest heads that the split allows; shared key heads stay shared."""
+    """Return attention with the fewest heads of this split; shared key heads stay shared."""
     is_shared = spec.num_kv_heads < shares and degree > 1
     kv_heads = max(1, degree // 2) if is_shared else max(degree, 2)
     heads = max(degree, 2) if spec.num_kv_heads == spec.num_heads else 2 * max(degree, 2)

@@ -231,8 +231,8 @@ def _keep_zero(stage: Any, zero_stage: int) -> None:
     Under ZeRO 3 its stages accumulate unsharded gradients and reduce them once per step
     (``distributed/pipelining/stage.py``, ``backward_maybe_with_nosync``); the plan reduces them in
     each micro-batch and frees the weights. Under ZeRO 1 and 2 its schedules free the weights of all
-    but the next three stages (``schedules.py``, ``_add_unshard_reshard``); the plan keeps them until
-    the end of the step.
+    but the next three stages (``schedules.py``, ``_add_unshard_reshard``); the plan keeps them
+    until the end of the step.
     """
     for module in filter(lambda module: isinstance(module, FSDPModule), stage.modules()):
         for name in AT_THE_END if zero_stage == 3 else ("reshard",):

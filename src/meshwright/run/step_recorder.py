@@ -55,7 +55,7 @@ class Block:
 
     @property
     def found(self) -> Category:
-        """Stated category, or the one that follows from the passes that create and free the block."""
+        """Stated category, or that of the passes that create and free the block."""
         if self.category is not None:
             return self.category
         is_kept = self.born is StepPart.FORWARD and self.freed is not StepPart.FORWARD

@@ -37,12 +37,12 @@ class AccelerateProgram(RankProgram):
 
     @property
     def sums_last(self) -> bool:
-        """True: accelerate puts the sums of gradients off until the last micro-batch."""
+        """True: accelerate defers the sums of gradients to the last micro-batch."""
         return True
 
     @contextmanager
     def surroundings(self) -> Iterator[None]:
-        """Have the environment of the rank, and no backend of a device."""
+        """Set the environment of the rank, with the ``fake`` backend."""
         from accelerate.state import AcceleratorState, DistributedType, GradientState, PartialState
         from transformers import masking_utils
 
@@ -113,7 +113,7 @@ class AccelerateProgram(RankProgram):
         return found
 
     def _made(self, chunk: nn.Module, tokens: Tensor) -> Tensor:
-        """Return the loss: the model of transformers makes it."""
+        """Return the loss, which models of transformers compute themselves."""
         mask = torch.ones_like(tokens)
         made: Tensor = chunk(
             input_ids=tokens, labels=tokens, attention_mask=mask, num_items_in_batch=1

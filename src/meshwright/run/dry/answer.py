@@ -17,11 +17,11 @@ class CategoryMemory(Brief):
 
     category: str
     at_peak_bytes: float
-    """Where all categories together are largest [bytes]."""
+    """Memory of the category at the peak of all categories together [bytes]."""
     most_bytes: float
-    """The most at any moment [bytes]."""
+    """Largest memory of the category at any moment [bytes]."""
     predicted_bytes: float | None
-    """Memory by formula; None: no formula states it alone [bytes]."""
+    """Memory by formula; None: no formula states this category alone [bytes]."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class RanStage(Brief):
     peak_phase: str
     held: tuple[CategoryMemory, ...]
     host_bytes: float
-    """In the memory of the host [bytes]."""
+    """Most tensors in host memory [bytes]."""
     sent: tuple[Sent, ...]
     flops: Mapping[str, float]
     """FLOPs by phase; attention scores count in full [FLOP]."""
     seconds: float
-    """Time that the dry run took [s]."""
+    """Wall time of the dry run [s]."""
 
     @property
     def peak_bytes(self) -> float:

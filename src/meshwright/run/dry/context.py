@@ -1,7 +1,7 @@
-"""Sequences split over cp by PyTorch: ring attention of ``context_parallel``, as it is exported.
+"""Sequences split over cp: ring attention of PyTorch's ``context_parallel``, as exported.
 
-On a GPU the core is the flash kernel, which fake tensors of the CPU run as its own operator; the
-dispatcher of ``context_parallel`` splits it into a ring.
+On a GPU the core is the flash kernel, one operator under fake tensors; the dispatcher of
+``context_parallel`` splits it into a ring.
 
 Source: PyTorch 2.13, ``torch/distributed/tensor/experimental/_context_parallel/_attention.py``.
 """
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 @contextmanager
 def ring_attention() -> Iterator[None]:
-    """Have flash attention on split sequences pass keys and values round, one piece at a time."""
+    """Run flash attention on split sequences as a ring of keys and values."""
     before = experimental._cp_options.rotate_method
     experimental.set_rotate_method("alltoall")
     experimental._enable_context_parallel_dispatcher()
@@ -34,7 +34,7 @@ def ring_attention() -> Iterator[None]:
 
 
 def ringed(mesh: DeviceMesh) -> Callable[..., Tensor]:
-    """Return the core of attention on sequences that are split over a mesh."""
+    """Return the core of attention for sequences that are split over a mesh."""
 
     def core(query: Tensor, key: Tensor, value: Tensor, turns: Tensor) -> Tensor:
         heads = [

@@ -1,4 +1,4 @@
-"""Memory by category, and messages, of one rank of a stage by formula."""
+"""Predicted memory by category, and derived collectives, of one rank of a stage."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from meshwright.spec.collective import CollectiveKind
 from meshwright.train.answer import Plan
 
 WORKING = "working"
-"""Name of logits and temporary tensors together: the formulas state one number for both."""
+"""Name of logits and temporary tensors, for which the formulas have one number."""
 CATEGORY_OF = {
     MemoryPart.WEIGHTS: "weights",
     MemoryPart.GRADIENTS: "gradients",
@@ -39,8 +39,8 @@ CATEGORY_OF = {
 def expected_bytes(plan: Plan, stage: int) -> dict[str, float]:
     """Return the predicted memory of a rank of a stage by category, tensors alone [bytes].
 
-    The workspace of libraries, fragmentation, communicators and margin are left out: no tensor is
-    there. Receive buffers are temporary.
+    Workspaces of libraries, fragmentation, communicators and the margin are left out, because they
+    are not tensors. Receive buffers count as temporary.
     """
     problem, strategy = plan.problem, plan.best.strategy
     num_stages, constants = int(strategy.pp), problem.calibration
@@ -110,7 +110,7 @@ _DATA_AXES = ("dp", "dp_shard", "dp_replicate", "edp", "edp_shard", "edp_replica
 
 
 def _as_sent(plan: Plan, call: CollectiveCall) -> tuple[Call, float]:
-    """Return a collective as PyTorch makes it, and how often it carries its tensor.
+    """Return the key of a collective in PyTorch, and how often it carries its tensor.
 
     The ring of cp is an all-to-all for each round: a rank passes cp - 1 pieces of keys and values
     on, its own first; of sums of gradients it sends cp pieces, the last one home.

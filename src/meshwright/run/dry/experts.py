@@ -1,6 +1,6 @@
-"""Experts of torchtitan on fake tensors: routing is balanced, as it is priced.
+"""Balanced routing for the experts of torchtitan on fake tensors, as it is priced.
 
-The rows that a rank sends to each other one depend on the router, which has no numbers here.
+The rows between two ranks depend on the scores of the router, which fake tensors do not have.
 
 Source: torchtitan 0.3.0, ``models/common/token_dispatcher.py``, ``AllToAllTokenDispatcher``.
 """
@@ -17,7 +17,7 @@ from torch import Tensor
 
 @contextmanager
 def balanced_routing() -> Iterator[None]:
-    """Have each rank of ep send equally many rows to every rank."""
+    """Let each rank of ep send equally many rows to every rank."""
     from torchtitan.models.common.token_dispatcher import AllToAllTokenDispatcher
 
     dispatch = AllToAllTokenDispatcher.dispatch

@@ -1,4 +1,4 @@
-"""Parts of PyTorch that fake ranks and fake tensors need: groups, meshes, replicas, stages."""
+"""PyTorch parts adapted to fake ranks and fake tensors: groups, meshes, replicas, stages."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from meshwright.run.pipelines import LabelledStage
 
 DEVICE = "cpu"
-"""Device of the fake tensors: what a build of PyTorch without a GPU has."""
+"""Device of the fake tensors; a build of PyTorch without CUDA has no other."""
 
 
 @contextmanager
 def fake_ranks(rank: int, world_size: int) -> Iterator[None]:
-    """Be one of many ranks that send nothing."""
+    """Be one rank of a process group that sends nothing."""
     if dist.is_initialized():
         raise RuntimeError("a process group is there already: a dry run makes its own")
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
@@ -31,12 +31,12 @@ def fake_ranks(rank: int, world_size: int) -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
-        # Shardings that are remembered name groups that are gone.
+        # Cached shardings name groups that no longer exist.
         debug._clear_sharding_prop_cache()
 
 
 class FakeTensors(FakeTensorMode):
-    """A mode of its own: a copy of a module stays in it."""
+    """Fake tensor mode that copies of a module share."""
 
     def __deepcopy__(self, memo: Any) -> FakeTensors:
         return self
@@ -44,7 +44,7 @@ class FakeTensors(FakeTensorMode):
 
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Make new tensors of a type."""
+    """Create new tensors with a type."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -55,7 +55,7 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 @contextmanager
 def real_meshes() -> Iterator[None]:
-    """Have meshes that are joined while tensors are fake hold real ranks."""
+    """Keep the ranks of joined meshes real while tensors are fake."""
     join = DeviceMesh._concatenate
 
     def joined(meshes: Any) -> DeviceMesh:
@@ -70,9 +70,9 @@ def real_meshes() -> Iterator[None]:
 
 
 class Replicated(DistributedDataParallel):
-    """A module whose gradients are summed over its replicas.
+    """A module whose gradients are summed over its replicas, in Python.
 
-    The reducer checks and sends outside of Python what fake tensors have in it alone.
+    PyTorch's reducer runs in C++, where fake tensors have no data to check and to send.
     """
 
     def __init__(self, module: nn.Module, **options: Any) -> None:
@@ -91,7 +91,7 @@ def _summed(group: Any, bucket: Any) -> Any:
 
 
 class FakeStage(LabelledStage):
-    """A stage whose neighbours agree that the shapes are stated."""
+    """A stage that skips the agreement with its neighbours, because its shapes are stated."""
 
     def _warmup_forward_vote(self, has_backward: bool, received_acc: Any = None) -> Any:
         return received_acc

@@ -1,8 +1,8 @@
-"""Operators of a GPU on fake tensors of the CPU: those whose kept tensors differ between the two.
+"""GPU kernels for fake tensors of the CPU, where both save different tensors.
 
-A build of PyTorch without a GPU makes fake tensors of the CPU alone, where the norm by root mean
-squares is several operators that keep FP32 copies of their input. On a GPU it is one kernel that
-keeps its input and one number for each row.
+A build of PyTorch without CUDA has fake tensors of the CPU alone, where RMSNorm is several
+operators that save FP32 copies of their input. On a GPU it is one kernel that saves its input and
+one number per row.
 
 Source: PyTorch 2.13, ``aten/src/ATen/native/layer_norm.cpp`` and ``native/cuda``.
 """
@@ -36,7 +36,7 @@ _KERNELS = {"_fused_rms_norm": _norm, "_fused_rms_norm_backward": _norm_backward
 
 @contextmanager
 def gpu_kernels() -> Iterator[None]:
-    """Have fake tensors of the CPU run the kernels of a GPU; without values, so for them alone."""
+    """Run the kernels of a GPU on fake tensors of the CPU; they compute no values."""
     library = torch.library.Library("aten", "IMPL")
     operators = {getattr(aten, name).default: kernel for name, kernel in _KERNELS.items()}
     try:

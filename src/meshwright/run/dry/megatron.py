@@ -2,8 +2,8 @@
 
 The script of ``export megatron`` goes through Megatron-LM's own parser. Its layers are those that
 megatron-core has without Transformer Engine; the norms that only kernels provide, and flash
-attention, are PyTorch's, which keep the same tensors. Streams, events and states of random numbers
-are those of a device, and stand still.
+attention, are PyTorch's, which keep the same tensors. CUDA streams, events and random states
+are replaced by stubs that do nothing.
 
 Source: megatron-core 0.19.2 (2026-11), ``models/gpt``, ``distributed``, ``optimizer``,
 ``pipeline_parallel/schedules.py``; Megatron-LM ``megatron/training/arguments.py``.
@@ -43,7 +43,7 @@ UNFUSED = (
     "--no-persist-layer-norm", "--no-gradient-accumulation-fusion", "--clip-grad", "0",
     "--lr", "1e-4",
 )  # fmt: skip
-"""Options that leave out kernels of a device, and norms of gradients, whose values are read."""
+"""Options that switch off CUDA kernels, and gradient clipping, which reads values."""
 
 
 class MegatronProgram(RankProgram):
@@ -59,7 +59,7 @@ class MegatronProgram(RankProgram):
 
     @contextmanager
     def surroundings(self) -> Iterator[None]:
-        """Have a device whose streams stand still."""
+        """Provide a CUDA device without hardware: its streams do nothing."""
         typing.override = getattr(typing, "override", lambda method: method)  # type: ignore
         logging.getLogger("megatron").setLevel(logging.ERROR)
         sizes = SimpleNamespace(major=9, minor=0, multi_processor_count=132, name=DEVICE)
@@ -78,7 +78,7 @@ class MegatronProgram(RankProgram):
             yield
 
     def _stand_in(self, stack: ExitStack) -> None:
-        """Replace the parts of megatron-core that a device alone has."""
+        """Replace the parts of megatron-core that need a CUDA device."""
         from megatron.core import parallel_state
         from megatron.core.distributed import param_and_grad_buffer
         from megatron.core.optimizer import optimizer
@@ -106,7 +106,7 @@ class MegatronProgram(RankProgram):
         stack.callback(parallel_state.destroy_model_parallel)
 
     def _sending(self, send: Any) -> Any:
-        """Return a function that sends between stages, and says what for."""
+        """Return a function that labels the sends between stages."""
 
         def sent(**options: Any) -> Any:
             for name, phase in (("next", Phase.FORWARD), ("prev", Phase.INPUT_GRADIENT)):
@@ -135,7 +135,7 @@ class MegatronProgram(RankProgram):
         return groups
 
     def _parsed(self) -> Any:
-        """Return the arguments of the script, as Megatron-LM reads and checks them."""
+        """Return the arguments of the script, parsed and checked by Megatron-LM."""
         from megatron.training.arguments import parse_args, validate_args
 
         with TemporaryDirectory() as folder:
@@ -239,7 +239,7 @@ class MegatronProgram(RankProgram):
         return tokens
 
     def _tag_gradients(self, recorder: StepRecorder, modules: nn.Module) -> None:
-        """State nothing: gradients are parts of a buffer."""
+        """Do nothing: gradients are views of a buffer, which has its category."""
 
 
 _TYPES = {torch.bfloat16: "torch.cuda.BFloat16Tensor", torch.float32: "torch.cuda.FloatTensor",
@@ -264,7 +264,7 @@ def _flash(self: Any, query: Tensor, key: Tensor, value: Tensor, *others: Any, *
 
 @contextmanager
 def _one_by_one(*others: Any, **named: Any) -> Iterator[Any]:
-    """Send messages as they come, and not joined in one call."""
+    """Send messages one by one, not coalesced."""
     yield SimpleNamespace(wait=lambda: None)
 
 

@@ -1,7 +1,7 @@
-"""A chunk of a model as PyTorch frameworks run it: one module for each projection, GPU kernels.
+"""A chunk of a model as PyTorch frameworks run it: one module per projection, GPU kernels.
 
 The tensor-parallel styles of PyTorch split single linear modules, so queries, keys, values, gate
-and up are weights of their own, as in torchtitan.
+and up have separate weights, as in torchtitan.
 
 Source: torchtitan 0.3.0, ``models/common/attention.py``, ``feed_forward.py`` and ``moe``.
 """
@@ -28,7 +28,7 @@ from meshwright.spec.model import ModelSpec
 
 
 class Apart(nn.ModuleList):
-    """Several products of one input, each with a weight of its own."""
+    """Several linear layers of one input, each with its own weight."""
 
     def __init__(self, joint: Joint) -> None:
         has_bias = joint.bias is not None
@@ -40,13 +40,13 @@ class Apart(nn.ModuleList):
 
 
 def turned(x: Tensor, turns: Tensor) -> Tensor:
-    """Return heads turned by complex factors, in FP32: nothing is kept but the factors."""
+    """Return heads rotated by complex factors, in FP32; only the factors are kept."""
     pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
     return torch.view_as_real(pairs * turns).flatten(3).type_as(x)
 
 
 def flash(query: Tensor, key: Tensor, value: Tensor, turns: Tensor) -> Tensor:
-    """Return the heads of attention, made by one kernel."""
+    """Return the heads of attention, computed by one kernel."""
     query, key, value = (part.transpose(1, 2) for part in (query, key, value))
     made = functional.scaled_dot_product_attention(
         query, key, value, is_causal=True, enable_gqa=True
@@ -55,7 +55,7 @@ def flash(query: Tensor, key: Tensor, value: Tensor, turns: Tensor) -> Tensor:
 
 
 def framework_chunk(model: ModelSpec, layers: range, length: int) -> Chunk:
-    """Return consecutive layers of a model with the parts of a framework, for some tokens."""
+    """Return consecutive layers of a model with modules of a framework, for some tokens."""
     chunk = Chunk(model, layers)
     for layer in chunk.layers.values():
         attention = layer.mixing
@@ -95,7 +95,7 @@ def split_tensors(chunk: Chunk, mesh: DeviceMesh, *, sequence_parallel: bool) ->
             **{name: ColwiseParallel() for name in columns},
             "mixing.output": RowwiseParallel(output_layouts=stream),
             "network.down": RowwiseParallel(output_layouts=stream),
-            # One gather before several products, and one sum of their gradients.
+            # One gather for several linear layers, and one sum of their gradients.
             "mixing": PrepareModuleInput(
                 input_layouts=(stream, None), desired_input_layouts=(whole, None)
             ),

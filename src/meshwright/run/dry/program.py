@@ -1,8 +1,8 @@
-"""One rank of a plan as a program of PyTorch, run for a step on fake ranks and fake tensors.
+"""One rank of a plan as a PyTorch program, run for one step on fake ranks and fake tensors.
 
-The program is that of ``export torch``: ``init_device_mesh``, ``parallelize_module``,
+It is the program of ``export torch``: ``init_device_mesh``, ``parallelize_module``,
 ``checkpoint_wrapper``, ``fully_shard``, ``torch.distributed.pipelining``, AdamW. Nothing is
-allocated and nothing is sent, so a rank of any size runs on a laptop; shapes, order and lifetimes
+allocated or sent, so a rank of any size runs on a laptop; shapes, order and lifetimes of tensors
 are those of the real program.
 """
 
@@ -74,17 +74,17 @@ def chunks_of(plan: Plan, stage: int) -> list[range]:
 
 @dataclass
 class RankProgram:
-    """The program of one rank: its mesh, its chunks of the model, and its step.
+    """Program of one rank: its mesh, its chunks of the model, and its step.
 
-    That of a framework replaces parts of it.
+    Programs of frameworks override parts of it.
     """
 
     framework: ClassVar[str] = "fsdp"
     packages: ClassVar[tuple[str, ...]] = ()
-    """Packages of Python beside PyTorch, the framework first."""
+    """Python packages that it needs beside PyTorch, the framework first."""
     installed_by: ClassVar[str] = "'meshwright[frameworks]'"
     note: ClassVar[str] = ""
-    """Parts of the framework that are missing."""
+    """Parts of the framework that do not run here."""
     plan: Plan
     stage: int
     sizes: dict[str, int] = field(init=False)
@@ -118,7 +118,7 @@ class RankProgram:
         return int(self.plan.best.strategy.num_devices)
 
     def run(self, told: Callable[[str], None] = lambda text: None) -> Ran:
-        """Run the step; ``told`` is called with the part that begins."""
+        """Run the step; ``told`` is called with the name of each part that begins."""
         logging.getLogger("torch.distributed").setLevel(logging.ERROR)
         with ExitStack() as stack:
             stack.enter_context(warnings.catch_warnings())
@@ -151,11 +151,11 @@ class RankProgram:
             return Ran(self.rank, recorder.moments(), counts)
 
     def surroundings(self) -> AbstractContextManager[Any]:
-        """Return the context in which the program runs."""
+        """Return the context manager in which the program runs."""
         return ring_attention() if self.sizes["cp"] > 1 else nullcontext()
 
     def _groups(self, mesh: DeviceMesh) -> dict[str, DeviceMesh]:
-        """Return the meshes of axes that act together, and their axes by name."""
+        """Return the meshes of joined axes, and record the axes of every group."""
 
         def together(axes: tuple[str, ...], name: str) -> DeviceMesh:
             used = tuple(axis for axis in self.dims if axis in axes and self.sizes[axis] > 1)
@@ -174,13 +174,13 @@ class RankProgram:
 
     @property
     def _vocab_sizes(self) -> frozenset[int]:
-        """Return the rows of the vocabulary, whole and on this rank."""
+        """Sizes of the vocabulary: of the whole, and on this rank."""
         whole = self.plan.model.vocab_size
         return frozenset({whole, -(-whole // self.sizes["tp"])})
 
     @property
     def local_length(self) -> int:
-        """Tokens of a sequence on this rank, where tp leaves them whole."""
+        """Tokens of a sequence on this rank, before tp splits them."""
         return self.work.sequence_length // self.sizes["cp"]
 
     def _chunks(
@@ -202,7 +202,7 @@ class RankProgram:
         return chunks
 
     def _wrap_recompute(self, chunk: Chunk) -> None:
-        """Run layers, or all but their products, again in the backward pass."""
+        """Recompute layers in the backward pass, all of them or all but their matrix products."""
         if self.options.recompute is Recompute.NONE:
             return
         contexts: dict[str, Any] = {}
@@ -213,7 +213,7 @@ class RankProgram:
             chunk.layers[at] = checkpoint_wrapper(layer, **contexts)
 
     def _over_data(self, chunk: Chunk, groups: dict[str, DeviceMesh]) -> nn.Module:
-        """Return a chunk over data-parallel ranks: its weights sharded, or replicated."""
+        """Return a chunk with its weights sharded or replicated over data-parallel ranks."""
         if not self.is_sharded:
             if self.compute is not self.kept:
                 narrow = torch.autocast(DEVICE, dtype=self.compute)
@@ -236,11 +236,11 @@ class RankProgram:
 
     @property
     def sums_last(self) -> bool:
-        """Whether gradients are summed over ranks after the last micro-batch alone."""
+        """Whether gradients are summed over ranks only after the last micro-batch."""
         return not self.is_sharded
 
     def _without_sums(self, chunk: Any) -> AbstractContextManager[None]:
-        """Have passes leave gradients unsummed."""
+        """Return a context in which backward passes do not sum gradients over ranks."""
         if not isinstance(chunk, DistributedDataParallel):  # one rank alone
             return nullcontext()
         found: AbstractContextManager[None] = chunk.no_sync()
@@ -248,13 +248,13 @@ class RankProgram:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether weights are sharded; otherwise each rank has all, and products are cast."""
+        """Whether weights are sharded; otherwise each rank has all, under autocast."""
         return self.options.zero_stage >= 2
 
     def _optimizer(
         self, modules: nn.Module, groups: dict[str, DeviceMesh]
     ) -> torch.optim.Optimizer:
-        """Return AdamW with its state, as after the first step."""
+        """Return AdamW with its state after the first step."""
         weights = [p for p in modules.parameters() if p.requires_grad]
         on_device = not self.options.offload.has_optimizer
         group = groups["shards"].get_group()
@@ -282,7 +282,7 @@ class RankProgram:
         recorder.tag(found, states)
 
     def _tag_gradients(self, recorder: StepRecorder, modules: nn.Module) -> None:
-        """State the category of what full sharding holds, known once it has run."""
+        """State the category of gradients and gathered weights; call it after the passes."""
         on_host = self.options.offload.has_gradients or self.options.offload.has_weights
         kept = Category.HOST if on_host else Category.GRADIENTS
         for weight in modules.parameters():
@@ -293,9 +293,9 @@ class RankProgram:
     def _passes(
         self, chunks: Sequence[nn.Module], mesh: DeviceMesh, recorder: StepRecorder
     ) -> Counts:
-        """Run all micro-batches, and return what all of them send and compute.
+        """Run the micro-batches, and return the counts of all of them.
 
-        Those of one chunk are alike, so two at most are run.
+        Those of one chunk are alike, so at most two are run.
         """
         number, chunk = micro_batches(self.plan), chunks[0]
         if self.sizes["pp"] > 1:
@@ -325,9 +325,9 @@ class RankProgram:
         return summed(zip(times, (first, both), strict=True))
 
     def _saving(self, chunk: Chunk, tokens: Tensor, recorder: StepRecorder) -> Tensor:
-        """Run a chunk forward; where activations are offloaded, they move as ``save_on_cpu`` does.
+        """Run a chunk forward; offloaded activations move as in ``save_on_cpu``.
 
-        A copy stands for the tensor on the host: fake tensors of both lie on the CPU.
+        A copy represents the tensor on the host, because all fake tensors are on the CPU.
         """
         if not self.options.offload.has_activations:
             return self._made(chunk, tokens)
@@ -374,7 +374,7 @@ class RankProgram:
         self, chunk: nn.Module, index: int, total: int, group: Any, recorder: StepRecorder,
         **options: Any,
     ) -> LabelledStage:  # fmt: skip
-        """Return a stage, with the shapes of what it gets and what it makes."""
+        """Return a stage, with the shapes of its inputs and outputs."""
         given = made = came = back = self._stream()
         if index == 0:
             size = (self.sizes["micro_batch_size"], self.local_length)
@@ -385,7 +385,7 @@ class RankProgram:
                       group=group, recorder=recorder, **options)  # fmt: skip
 
     def _stream(self) -> Tensor:
-        """Return a tensor like what stages send."""
+        """Return a tensor of the shape that stages send."""
         rows = self.local_length // (self.sizes["tp"] if self.options.sequence_parallel else 1)
         size = (self.sizes["micro_batch_size"], rows, self.plan.model.hidden_size)
         # Under autocast the residual stream has the type of the weights.
@@ -393,13 +393,13 @@ class RankProgram:
         return torch.empty(size, dtype=dtype, requires_grad=True)
 
     def _made_last(self) -> Tensor:
-        """Return a tensor like what the last stage makes: logits."""
+        """Return a tensor of the shape of the output of the last stage: logits."""
         size = (self.sizes["micro_batch_size"], self.local_length, min(self._vocab_sizes))
         return torch.empty(size, dtype=self.compute, requires_grad=True)
 
 
 def with_moments(optimizer: torch.optim.Optimizer) -> None:
-    """Give AdamW its state, as after the first step."""
+    """Give AdamW its state after the first step."""
     for weight in (p for part in optimizer.param_groups for p in part["params"]):
         moments = {name: torch.zeros_like(weight) for name in ("exp_avg", "exp_avg_sq")}
         optimizer.state[weight] = {"step": torch.tensor(0.0), **moments}

@@ -1,4 +1,4 @@
-"""A dry run of a plan: one rank of each kind of stage, and the formulas beside what it did."""
+"""Dry run of a plan: one rank of each kind of stage, compared with the formulas."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Progress = Callable[[int, int], None]
 
 
 def dry_run(plan: Plan, progress: Callable[[str, str], Progress | None] | None = None) -> DryRun:
-    """Run a whole step of a plan, dry: the first, a middle and the last stage of its pipeline.
+    """Run a whole step of a plan dry, for the first, the second and the last pipeline stage.
 
     Raises
     ------
     UnsupportedError
-        The plan has parts that no PyTorch program has; names all of them.
+        No PyTorch program expresses parts of the plan; the message names all of them.
     """
     check_dry(plan)
     stages = stages_of(degrees(plan)["pp"])
@@ -54,13 +54,13 @@ def dry_run(plan: Plan, progress: Callable[[str, str], Progress | None] | None =
 
 
 _NOTE = (
-    "tensors alone: the workspace of libraries, communicators, and memory that the allocator holds "
-    "beyond tensors come on top"
+    "tensors only: workspaces of libraries, communicators and fragmentation of the allocator come "
+    "on top"
 )
 
 
 def _notes(plan: Plan) -> Iterator[str]:
-    """Yield what the numbers leave out, or compare unequally."""
+    """Yield what the numbers leave out, and known differences between both sides."""
     yield _NOTE
     if (found := program_of(plan)).note:
         yield found.note
@@ -68,16 +68,16 @@ def _notes(plan: Plan) -> Iterator[str]:
     compiled = [what for what, is_so in (("model", software.compiled),
                                          ("loss", software.loss != "plain")) if is_so]  # fmt: skip
     if compiled:
-        yield (f"the formulas price a compiled {' and '.join(compiled)}; what ran is not compiled, "
-               "and keeps more")  # fmt: skip
+        yield (f"the formulas price a compiled {' and '.join(compiled)}; the program ran without "
+               "torch.compile, and keeps more")  # fmt: skip
 
 
 PROGRAMS = (TorchtitanProgram, AccelerateProgram, MegatronProgram)
-"""Programs of frameworks themselves."""
+"""Programs that run a framework itself."""
 
 
 def program_of(plan: Plan) -> type[RankProgram]:
-    """Return the program of a plan: that of its framework, or PyTorch's own."""
+    """Return the program of a plan: of its framework if it is installed, else of PyTorch."""
     named = plan.workload.software.framework.partition("==")[0]
     found = next((one for one in PROGRAMS if one.framework == named), RankProgram)
     if all(map(version_of, found.packages)):
@@ -105,12 +105,12 @@ def title_of(program: type[RankProgram]) -> str:
 
 
 def stages_of(num_stages: int) -> list[int]:
-    """Return the stages that differ: first, second, last."""
+    """Return one stage of each kind: the first, the second, the last."""
     return sorted({0, min(1, num_stages - 1), num_stages - 1})
 
 
 def run_stage(plan: Plan, stage: int) -> RanStage:
-    """Run one rank of a stage, and put the formulas beside what it did."""
+    """Run one rank of a stage, and compare it with the formulas."""
     start = time.monotonic()
     ran, chunks = run_shortened(plan, stage, run_rank), chunks_of(plan, stage)
     calls, num_bytes, flops = ran.counts

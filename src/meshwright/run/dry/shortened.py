@@ -1,8 +1,8 @@
-"""A step of many micro-batches and many equal layers, from shorter ones that are run.
+"""Extrapolates a step of many micro-batches and equal layers from shorter steps.
 
-Counts, bytes and memory are sums over layers and micro-batches. So each is linear in either number,
-at any moment that is known by its distance from the beginning or the end of its task (a pass of a
-chunk), and the task by its distance from the beginning or the end of the step:
+Counts, bytes and memory are sums over layers and micro-batches. So each is linear in either number
+at a given moment. Moments correspond by their distance from the beginning or the end of their task
+(a pass of a chunk), and tasks by their distance from the beginning or the end of the step:
 
     held(l, m) = a + b l + c m + d l m
 
@@ -30,12 +30,12 @@ from meshwright.train.answer import Plan
 
 RunRank = Callable[[Plan, int], Ran]
 Weighted = Sequence[tuple[int, Ran]]
-"""Runs, and the times that each counts: the sum of these is one."""
+"""Runs with their weights, which add up to one."""
 
 
 @dataclass(frozen=True)
 class Short:
-    """Two numbers that are run, from which a larger one follows."""
+    """Two numbers of layers or micro-batches that are run, and the larger one that follows."""
 
     few: int
     more: int
@@ -43,7 +43,7 @@ class Short:
 
     @property
     def weights(self) -> Mapping[int, int]:
-        """Times that each run counts: the line through two points, at the whole number.
+        """Weight of each run: the line through two points, at the whole number.
 
         With 4 and 6 layers run, 12 are 4 times the second less 3 times the first.
         """
@@ -52,7 +52,7 @@ class Short:
 
 
 def run_shortened(plan: Plan, stage: int, run: RunRank) -> Ran:
-    """Run a rank of a stage for a step, or shorter steps from which the whole one follows."""
+    """Run a rank of a stage for a step, or extrapolate the step from shorter ones."""
     depth, length = short_depth(plan), short_length(plan)
     lengths = length.weights if length else {micro_batches(plan): 1}
 
@@ -145,7 +145,7 @@ def cut(plan: Plan, fewer_layers: int, num_micro_batches: int) -> Plan:
 
 
 def whole_of(runs: Weighted) -> Ran | None:
-    """Return the sum of runs, each as often as it counts; None where their moments differ."""
+    """Return the weighted sum of runs; None if their moments differ."""
     if len(runs) == 1:
         return runs[0][1]
     places = _aligned([ran.moments for _, ran in runs])
@@ -159,7 +159,7 @@ def whole_of(runs: Weighted) -> Ran | None:
 
 
 def are_equal(ran: Ran, other: Ran) -> bool:
-    """Tell whether two runs hold, send and compute the same."""
+    """Return whether two runs have equal memory, collectives and FLOPs."""
     return ran.usage == other.usage and ran.counts == other.counts
 
 

@@ -43,7 +43,7 @@ class TorchtitanProgram(RankProgram):
 
     @contextmanager
     def surroundings(self) -> Iterator[None]:
-        """Have flash attention, which is no compiled kernel, and balanced experts."""
+        """Replace compiled attention by flash attention, and balance the experts."""
         from torchtitan.models.common.attention import FlexAttention
 
         with patch.object(FlexAttention, "forward", _flash), balanced_routing():
@@ -51,7 +51,7 @@ class TorchtitanProgram(RankProgram):
 
     @property
     def is_sharded(self) -> bool:
-        """True: torchtitan always shards, over one rank where there are replicas alone."""
+        """True: torchtitan always shards; with replicas alone, over one rank."""
         return True
 
     def _groups(self, mesh: DeviceMesh) -> dict[str, DeviceMesh]:
@@ -103,7 +103,7 @@ class TorchtitanProgram(RankProgram):
 
     @property
     def _makes_no_logits(self) -> bool:
-        """Whether the loss multiplies by the head, one part of the tokens after another."""
+        """Whether the loss multiplies by the head, for one chunk of the tokens at a time."""
         from torchtitan.components.loss import ChunkedLossWrapper
 
         return isinstance(self.criterion, ChunkedLossWrapper)
@@ -133,9 +133,9 @@ class TorchtitanProgram(RankProgram):
 
 
 def launched_config(plan: Plan) -> Any:
-    """Return the configuration that the exported script starts, as torchtitan reads it.
+    """Return the configuration of the exported script, parsed by torchtitan.
 
-    What runs is not compiled.
+    The program runs without ``torch.compile``.
     """
     from torchtitan.config import ConfigManager
 

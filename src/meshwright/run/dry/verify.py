@@ -1,4 +1,4 @@
-"""The best plan of a question that a dry run has started."""
+"""The best plan that starts and fits in a dry run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from meshwright.train.words import verified_in_words
 
 
 def verified(plan: Plan, progress: Callable[[str, str], Progress | None] | None = None) -> Plan:
-    """Return a plan whose dry run starts and fits: the best one, or the next of its ranking.
+    """Return the best plan whose dry run starts and fits, in the order of the ranking.
 
-    A plan that no program here can run dry is kept, with the reason. Where none starts and fits,
-    the best one is returned, with what was tried.
+    A plan that no program here can run dry is kept, with the reason. If no plan starts and fits,
+    the best one is returned with the verdicts.
     """
     tried: list[Verified] = []
     for one in _ranked(plan):
@@ -28,7 +28,7 @@ def verified(plan: Plan, progress: Callable[[str, str], Progress | None] | None 
 
 
 def _ranked(plan: Plan) -> Iterator[Plan]:
-    """Yield a plan, then those of its ranking that fit, each as the best one of what is left."""
+    """Yield a plan, then the fitting ones of its ranking, each with the rest of the ranking."""
     yield plan
     for at, candidate in enumerate(plan.runners_up):
         if candidate.estimate.fits:
@@ -49,8 +49,8 @@ def verified_for(plan: Plan, target: str) -> Plan:
 def verdict(plan: Plan, progress: Callable[[str, str], Progress | None] | None = None) -> Verified:
     """Return the verdict of a dry run on a plan.
 
-    Tensors are as executed; what lies in memory beside tensors (the workspace of libraries,
-    communicators, a margin) is as priced.
+    Tensors count as executed; other memory (workspaces of libraries, communicators, the margin)
+    counts as priced.
     """
     price, name = plan.best.estimate, plan.best.text
     try:

@@ -1,4 +1,4 @@
-"""The view of a dry run: memory by category beside the formulas, collectives, FLOPs."""
+"""View of a dry run: memory by category beside the formulas, collectives, FLOPs."""
 
 from __future__ import annotations
 
