@@ -105,7 +105,10 @@ class Families:
     option_set_of: IntArray
     """Index into ``option_sets`` of each row."""
     strategy: StrategyColumns
+    priced: IntArray
+    """Rows with a price, ascending; others are priced again where they are taken."""
     price: PipelinePrice
+    """Price of the rows in ``priced``."""
     num_members: FloatArray
     bound_s: FloatArray
     """Lower bound on the step time of any member [s]; infinite where none can run."""
@@ -147,10 +150,11 @@ class AllFamilies:
         found = []
         for part, start, one, end in zip(self.parts, starts, cuts, cuts[1:], strict=False):
             if end > one:
-                some = take_rows(replace(part, option_sets=()), rows[one:end] - start)
+                some = _taken(self.space, part, rows[one:end] - start)
                 found.append(replace(some, option_set_of=some.option_set_of + len(option_sets)))
                 option_sets += part.option_sets
-        return replace(joined(found), option_sets=tuple(option_sets))
+        every = joined(found)
+        return replace(every, option_sets=tuple(option_sets), priced=np.arange(len(every)))
 
     def named(self, rows: IntArray) -> list[tuple[PlanOptions, Strategy]]:
         """Return plan options and degrees of some families; their rows ascend."""
@@ -162,6 +166,46 @@ class AllFamilies:
             plan_options = part.option_sets[int(part.option_set_of[index])]
             found.append((plan_options, row(part.strategy, index)))
         return found
+
+
+MOST_PRICES = 500_000
+"""Families that keep their prices, 0.45 GB of them; of more only those that are near the best."""
+NEAR = 3.0
+"""Largest bound over the least of all families that fit, of families that are near [1]."""
+
+
+def _near(part: Families, least_s: float, capacity_bytes: float) -> Families:
+    """Return families with the prices of those alone that fit and are near the least bound."""
+    near = (part.bound_s <= NEAR * least_s) & (part.least_memory_bytes <= capacity_bytes)
+    rows = np.flatnonzero(near)
+    return replace(part, priced=rows, price=take_rows(part.price, rows))
+
+
+def _taken(space: SearchSpace, part: Families, rows: IntArray) -> Families:
+    """Return some families without their plan options, all with their price; rows ascend."""
+    if np.isin(rows, part.priced).all():
+        price = take_rows(part.price, np.searchsorted(part.priced, rows))
+    else:
+        price = _priced_again(space, part, rows)
+    return Families(
+        (), part.option_set_of[rows], take(part.strategy, rows), np.arange(len(rows)), price,
+        part.num_members[rows], part.bound_s[rows], part.least_memory_bytes[rows],
+    )  # fmt: skip
+
+
+def _priced_again(space: SearchSpace, part: Families, rows: IntArray) -> PipelinePrice:
+    """Return the price of some families, from their degrees alone."""
+    problem, plan_options = space.problem, part.option_sets[0]
+    by_order = np.argsort(part.option_set_of[rows], kind="stable")
+    orders, strategy = part.option_set_of[rows][by_order], take(part.strategy, rows[by_order])
+    placed = [space.placement(order, take(strategy, orders == number))
+              for number, order in enumerate(space.orders)]  # fmt: skip
+    network = problem.network_with(joined(placed), strategy)
+    kinds = recomputes_of(plan_options)
+    tables, groups, sends_s = _layer_table(problem, plan_options, network, kinds)
+    layers = take_rows(prices_of(plan_options, tables), groups)
+    price = _pipeline(problem, plan_options, strategy, layers, sends_s)
+    return take_rows(price, np.argsort(by_order))
 
 
 def _bound_s(problem: Problem, strategy: StrategyColumns, price: PipelinePrice) -> FloatArray:
@@ -294,30 +338,44 @@ def rows_of_schedule(columns: StrategyColumns, kind: ScheduleKind) -> BoolArray:
 
 
 def priced_parts(
-    space: SearchSpace, tables: Iterable[StrategyColumns], counts: Counts, within_s: float = np.inf
-) -> tuple[tuple[Families, ...], bool]:
+    space: SearchSpace, tables: Iterable[StrategyColumns], counts: Counts, *,
+    within_s: float = np.inf, keeps_all: bool = False,
+) -> tuple[tuple[Families, ...], bool]:  # fmt: skip
     """Return the legal families of all sets of plan options, and whether they are complete.
 
     An interrupt leaves some out. The members of refused families are counted, and those of families
     with layers that take longer than ``within_s`` by themselves.
+
+    Parameters
+    ----------
+    keeps_all
+        Whether all families keep their prices: those of a search that leaves none out.
     """
     parts: list[Families] = []
+    capacity_bytes = space.problem.system.chip.main_memory.capacity_bytes
+    least_s, number = float(np.inf), 0
     try:
         for columns in tables:
             for part in _families(space, columns, counts, within_s):
-                parts.append(part)  # noqa: PERF402 (an interrupt keeps what is there)
+                fits = part.least_memory_bytes <= capacity_bytes
+                least_s = float(part.bound_s[fits].min(initial=least_s))
+                number += len(part)
+                is_kept = keeps_all or number <= MOST_PRICES
+                parts.append(part if is_kept else _near(part, least_s, capacity_bytes))
     except KeyboardInterrupt:
         return tuple(parts), False
     return tuple(parts), True
 
 
-def families(space: SearchSpace, tables: Iterable[StrategyColumns], counts: Counts) -> AllFamilies:
+def families(
+    space: SearchSpace, tables: Iterable[StrategyColumns], counts: Counts, *, keeps_all: bool
+) -> AllFamilies:
     """Return the legal families of all plan options, and count the members of the refused ones."""
     if not (space.zero_choices and space.offloads):
         raise InfeasibleError(
             "the choices contradict each other: no way to shard or offload is left"
         )
-    parts, is_complete = priced_parts(space, tables, counts)
+    parts, is_complete = priced_parts(space, tables, counts, keeps_all=keeps_all)
     if not (parts or is_complete):
         raise KeyboardInterrupt
     if not parts and not counts.refused:
@@ -509,7 +567,7 @@ def _priced(
             price = _pipeline(space.problem, plan_options, strategy, gathered, sends[rows])
             option_sets = tuple(replace(plan_options, axis_order=order) for order in space.orders)
             yield Families(
-                option_sets, order_of, strategy, price, members,
+                option_sets, order_of, strategy, np.arange(len(members)), price, members,
                 _bound_s(space.problem, strategy, price),
                 _least_memory_bytes(space, strategy, price),
             )  # fmt: skip

@@ -7,7 +7,7 @@ most of the others need not be combined with all ways to shard them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
@@ -155,7 +155,9 @@ class _Run:
     ) -> None:
         self.space, self.best, self.visit = space, best, visit
         self.counts = counts
-        self.families = priced_families(space, self.counts) if among is None else among
+        if among is None:
+            among = priced_families(space, self.counts, keeps_all=visit is not None)
+        self.families = among
         self.rows = True if self.families.space is space else rows_within(self.families, space)
         self.complexity: IntArray | None = None
         if simpler_than is not None:
@@ -219,11 +221,11 @@ class _Run:
             self.visit(block)
 
 
-def priced_families(space: SearchSpace, counts: Counts) -> AllFamilies:
+def priced_families(space: SearchSpace, counts: Counts, *, keeps_all: bool = False) -> AllFamilies:
     """Return the legal families of a space, priced; members that a rule refuses are counted."""
     keep_freed_memory()
     numbers = space.choices.of("num_devices", space.problem.device_numbers)
-    return families(space, degree_tables(space, numbers), counts)
+    return families(space, degree_tables(space, numbers), counts, keeps_all=keeps_all)
 
 
 def model_flops(problem: Problem) -> Num:
@@ -290,8 +292,8 @@ def fewer_devices(
         "micro_batch_size": tuple(size for size in sizes if size in even),
     }
     evenly = replace(space, choices=Choices({**allowed, **shares}))
-    counts, tables = Counts(), list(degree_tables(evenly, numbers))
-    parts, is_complete = priced_parts(space, [joined(tables)] if tables else [], counts, within_s)
+    counts, tables = Counts(), degree_tables(evenly, numbers)
+    parts, is_complete = priced_parts(space, _in_batches(tables), counts, within_s=within_s)
     if not parts:
         counted = result.counts.plus(counts)
         return replace(result, counts=counted, is_complete=is_complete)
@@ -319,6 +321,22 @@ def fewer_devices(
         is_complete=is_complete,
         elapsed_s=result.elapsed_s + time.perf_counter() - started,
     )
+
+
+AT_ONCE = 400_000
+"""Rows of degrees of several numbers of devices that are priced together."""
+
+
+def _in_batches(tables: Iterable[StrategyColumns]) -> Iterator[StrategyColumns]:
+    """Yield tables joined, as many together as have some rows: equal layers are priced once."""
+    batch: list[StrategyColumns] = []
+    for table in tables:
+        batch.append(table)
+        if sum(len(one.tp) for one in batch) >= AT_ONCE:
+            yield joined(batch)
+            batch = []
+    if batch:
+        yield joined(batch)
 
 
 def least_complexity(every: AllFamilies) -> IntArray:

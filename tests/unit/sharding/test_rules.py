@@ -7,7 +7,7 @@ import pytest
 from offered_changes import with_change
 
 from meshwright.sharding import launching
-from meshwright.sharding.axes import all_refusals, all_rules, axis_rules, refusals
+from meshwright.sharding.axes import all_refusals, all_rules, axis_rules, first_refusals, refusals
 from meshwright.sharding.dealing import chunk_lengths
 from meshwright.sharding.fixes import found_faults
 from meshwright.sharding.rules import Case
@@ -248,6 +248,20 @@ def test_legal_strategies_are_not_refused(plan_options, network, degrees):
 )
 def test_chunks_without_layers_are_refused(plan_options, degrees):
     assert "pp-layers" in names(plan_options, **degrees)
+
+
+def test_each_row_is_refused_by_the_first_rule_against_it():
+    degrees = [{"tp": 3}, {}, {"tp": 12}, {"cp": 3}, {"tp": 2}]
+    columns = stack([make_strategy(**each) for each in degrees])
+    left, expected = np.ones(len(degrees), dtype=bool), {}
+    for refusal in all_refusals(model_of(), TRAINING, columns, PLAIN):
+        if (refusal.mask & left).any():
+            expected[refusal.name] = np.flatnonzero(refusal.mask & left).tolist()
+        left &= ~refusal.mask
+    case = Case(model_of(), TRAINING, PLAIN, columns)
+    assert {name: rows.tolist() for name, rows in first_refusals(case)} == expected
+    assert len(expected) > 1
+    assert left.tolist() == [False, True, False, False, True]
 
 
 def test_chunks_without_layers_are_not_dealt(monkeypatch):

@@ -1,11 +1,14 @@
 """What all layers take at the least, by which families are left out before they are priced."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+import meshwright as mw
 from meshwright.sharding.strategy import Recompute
+from meshwright.train import families
 from meshwright.train.families import _layers_s
 
 
@@ -23,3 +26,19 @@ def test_each_kind_of_layer_counts_with_its_cheapest_recomputation():
     }
     assert _layers_s(problem, prices).tolist() == pytest.approx([6.5, 10.0], rel=1e-8)
     assert (_layers_s(problem, prices) <= [6.5, 10.0]).all()
+
+
+@pytest.mark.parametrize("system", ["8xH100", "wafer-2x4"])
+def test_dropped_prices_are_made_again_to_the_last_digit(monkeypatch, system):
+    question = {"on": system, "seq": 2048, "global_batch": 32}
+    model = "gpt3-6.7b" if "wafer" in system else "mixtral-8x7b"
+    kept = mw.plan(model, **question)
+    made, again = [], families._priced_again
+    monkeypatch.setattr(families, "MOST_PRICES", 0)
+    monkeypatch.setattr(families, "NEAR", 1.0)
+    monkeypatch.setattr(families, "_priced_again", lambda *all: made.append(1) or again(*all))
+    other = mw.plan(model, **question)
+    assert made
+    assert (other.best, other.runners_up) == (kept.best, kept.runners_up)
+    assert other.robustness == kept.robustness
+    assert replace(other.coverage, elapsed_s=0.0) == replace(kept.coverage, elapsed_s=0.0)
