@@ -25,10 +25,11 @@ from meshwright.run.layers.norm import SplitNorm
 from meshwright.run.layers.pieces import Owner
 from meshwright.run.layers.products import Product
 from meshwright.run.layers.row import Row
+from meshwright.run.layers.streamed_tokens import StreamedTokens
+from meshwright.run.layers.streamed_weights import StreamedWeights
 from meshwright.run.layers.streams import Stream
 from meshwright.run.layers.tokens import Tokens
 from meshwright.run.layers.ulysses import heads_to_tokens, tokens_to_heads
-from meshwright.run.layers.weights import StreamedWeights
 from meshwright.run.mesh import Mesh, heads_axis
 from meshwright.run.model import Attention, Chunk, Experts, FeedForward
 from meshwright.sharding.dealing import chunk_lengths
@@ -216,7 +217,8 @@ class Builder:
 
     def tokens(self, stream: Stream | None) -> Tokens:
         """Return the tokens of a layer, gathered or streamed."""
-        return Tokens(self.mesh["tp"], self.mesh.splits_tokens, stream)
+        tp, splits = self.mesh["tp"], self.mesh.splits_tokens
+        return Tokens(tp, splits) if stream is None else StreamedTokens(tp, splits, stream)
 
     def product(self, rows: int) -> tuple[Product, range]:
         """Return the products with a weight of some rows, and the rows on this rank."""

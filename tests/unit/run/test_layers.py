@@ -22,10 +22,11 @@ from meshwright.run.layers.loss import cross_entropy
 from meshwright.run.layers.norm import SplitNorm
 from meshwright.run.layers.products import Product
 from meshwright.run.layers.row import Row
+from meshwright.run.layers.streamed_tokens import StreamedTokens
+from meshwright.run.layers.streamed_weights import StreamedWeights
 from meshwright.run.layers.streams import Stream
 from meshwright.run.layers.tokens import Tokens
 from meshwright.run.layers.ulysses import tokens_to_heads
-from meshwright.run.layers.weights import StreamedWeights
 from meshwright.run.mesh import Axis
 from meshwright.run.model import Bank, Experts, draw, gated, norm_of
 from meshwright.run.processes import HOST, free_port
@@ -121,7 +122,9 @@ def streamed_weights(axis):
 
 def streamed_inputs(axis):
     x, weight = drawn(B, S, H), drawn(8, H, seed=1)
-    tokens = Tokens(Axis("tp", (0,), 0, axis.recorder), False, Stream(axis, LineStream(inf)))
+    tokens = StreamedTokens(
+        Axis("tp", (0,), 0, axis.recorder), False, Stream(axis, LineStream(inf))
+    )
     layer = SplitLinear(Column, own(weight, axis, 0), None, (tokens, Product(), "one"))
     return layer(own(x, axis, 1)), (x @ weight.T).chunk(axis.size, 2)[axis.index]
 

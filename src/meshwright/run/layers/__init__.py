@@ -6,9 +6,10 @@ Read them in this order; each group needs only those before it.
    products of a linear layer) and ``tokens`` (the tokens that sequence parallelism splits).
 2. Everything else on the same ranks: ``norm``, ``elementwise``, ``embedding``, ``loss``.
 3. Exchanges: ``ulysses`` (heads for tokens), ``experts`` (tokens visit their experts).
-4. Tensor streams: ``streams`` (Algorithm 1 of TEMP), ``weights`` (streamed weights), ``tokens``
-   once more (streamed inputs), ``attention`` with ``pieces`` (ring attention). ``relay`` posts the
-   sends of a round, ``cuts`` splits a dim into items.
+4. Tensor streams: ``streams`` (Algorithm 1 of TEMP), ``streamed_weights`` in the place of
+   ``products``, ``streamed_tokens`` in the place of ``tokens``, ``attention`` with ``pieces`` and
+   ``online_softmax`` (ring attention). ``relay`` posts the sends of a round, ``cuts`` splits a dim
+   into items.
 
 Collectives are methods of :class:`~meshwright.run.mesh.Axis`, the group of ranks along an axis of
 the mesh: ``gather`` (all-gather), ``scatter_sum`` (reduce-scatter), ``sum`` and ``largest``

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from meshwright.graph.op import Phase
+from meshwright.run.layers.online_softmax import finite, masked_scores, rescale, softmax_of
 from meshwright.run.layers.pieces import Owner, gather_pieces, reduce_to_owners
 from meshwright.run.layers.streams import Stream
 
@@ -39,13 +40,13 @@ class _Attention(torch.autograd.Function):
         out, log_sum = None, None
         for owner, kv in gather_pieces(torch.cat([k, v], dim=-1), streams, Phase.FORWARD):
             k_j, v_j = kv.split([k.shape[-1], v.shape[-1]], dim=-1)
-            p, own = _softmax(_scores(q, k_j, mask_of(owner)))
+            p, own = softmax_of(masked_scores(q, k_j, mask_of(owner)))
             heads = torch.einsum("bkgqt,btkd->bqkgd", p, v_j)
             if out is None:
                 out, log_sum = heads, own
             else:
                 both = torch.logaddexp(log_sum, own)
-                out = out * _rescale(log_sum, both) + heads * _rescale(own, both)
+                out = out * rescale(log_sum, both) + heads * rescale(own, both)
                 log_sum = both
         assert out is not None
         out = out.contiguous()  # so that the layer behind keeps no second copy
@@ -62,7 +63,7 @@ class _Attention(torch.autograd.Function):
         dq, partials, phase = torch.zeros_like(q), {}, Phase.INPUT_GRADIENT
         for owner, kv in gather_pieces(torch.cat([k, v], dim=-1), streams, phase):
             k_j, v_j = kv.split([k.shape[-1], v.shape[-1]], dim=-1)
-            p = _scores(q, k_j, mask_of(owner)).sub_(_finite(log_sum)[..., None]).exp_()
+            p = masked_scores(q, k_j, mask_of(owner)).sub_(finite(log_sum)[..., None]).exp_()
             ds = torch.einsum("bqkgd,btkd->bkgqt", do_scaled, v_j)
             ds = ds.sub_(delta[..., None]).mul_(p)
             dq += torch.einsum("bkgqt,btkd->bqkgd", ds, k_j)
@@ -71,27 +72,6 @@ class _Attention(torch.autograd.Function):
             partials[owner] = torch.cat([dk, dv], dim=-1)
         dkv = reduce_to_owners(partials, streams, phase)
         return dq, *dkv.split([k.shape[-1], v.shape[-1]], dim=-1), None, None
-
-
-def _scores(q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
-    scores = torch.einsum("bqkgd,btkd->bkgqt", q * q.shape[-1] ** -0.5, k)
-    return scores.masked_fill_(~mask, -torch.inf)
-
-
-def _softmax(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Return exp(s - l), written over s, and l; 0 and -inf where the mask hides the whole piece."""
-    maximum = _finite(scores.amax(dim=-1))
-    exps = scores.sub_(maximum[..., None]).exp_()
-    total = exps.sum(dim=-1)
-    return exps.div_(total.clamp(min=1.0)[..., None]), maximum + total.log()
-
-
-def _finite(log_sum: Tensor) -> Tensor:
-    return log_sum.masked_fill(log_sum == -torch.inf, 0.0)
-
-
-def _rescale(part: Tensor, whole: Tensor) -> Tensor:
-    return torch.exp(part - _finite(whole)).permute(0, 3, 1, 2)[..., None]
 
 
 def attention(

@@ -32,7 +32,7 @@ class Column(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.of = (tokens, product, site)
-        y = x.new_empty(x.shape[0], tokens.count(x), product.outputs(weight))
+        y = x.new_empty(x.shape[0], x.shape[1] * tokens.degree, product.outputs(weight))
         for part, places in tokens.gather(x, f"{site}: input", Phase.FORWARD):
             y[:, places] = product.forward(part, weight, site)
         return y

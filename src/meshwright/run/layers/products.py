@@ -4,8 +4,8 @@
     backward         dX = dY W
     gradient update  dW = dY^T X, summed over all tokens
 
-``Product`` sends nothing, because its weight is on the rank. ``weights`` has the same three
-products with a weight whose rows are streamed.
+``Product`` sends nothing, because its weight is on the rank. ``streamed_weights`` has the same
+three products with a weight whose rows are streamed.
 """
 
 from __future__ import annotations
