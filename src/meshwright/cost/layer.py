@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from itertools import pairwise
-from operator import add
+from operator import add, mul
 from typing import Any, Self, TypeVar, cast
 
 import numpy as np
@@ -76,7 +76,7 @@ from meshwright.graph.op import LayerGraph, Op, OpKind
 from meshwright.graph.recompute import repeated_ops
 from meshwright.sharding.algebra import CollectiveCall
 from meshwright.sharding.axes import may_stream_inputs
-from meshwright.sharding.local_sizes import CAST, LocalLayer, SavedTensor
+from meshwright.sharding.local_sizes import CAST, LocalLayer, SavedTensor, kept_shares
 from meshwright.sharding.strategy import (
     AXES,
     REUSED_AXES,
@@ -475,20 +475,23 @@ class PricedPiece:
         """Costs of each block: all operators, the part that is recomputed selectively, its windows.
 
         Selective recomputation repeats the attention core, or the modules that the options name;
-        or all but the producers of the tensors that it names; or half of the products and all
+        or all but the producers of the tensors that it names; or every second product and all
         elementwise operators; or all but the products.
         """
         modules, stored = self.plan_options.recompute_modules, self._stored
         again = repeated_ops(self.piece, modules, stored) if modules or stored else ()
         work, found = self.problem.workload, []
+        made_again = self._made_again
         for block in self.parts:
             costs = [(op, self._op_cost(op)) for op in block.ops]
             matmuls = [cost for op, cost in costs if op.kind is OpKind.MATMUL]
             core = [cost for op, cost in costs if op.is_recomputed_selectively]
             others = [c for op, c in costs if op.kind not in (OpKind.MATMUL, OpKind.ATTENTION)]
-            grouped = [cost for op, cost in costs if op.kind is OpKind.MATMUL and op.is_grouped]
-            single = [c for op, c in costs if op.kind is OpKind.MATMUL and not op.is_grouped]
-            half = [*grouped, *(by_field(lambda part: 0.5 * part, cost) for cost in single)]
+            half = [
+                by_field(partial(mul, made_again[op.name]), cost)
+                for op, cost in costs
+                if op.kind is OpKind.MATMUL
+            ]
             named = [cost for op, cost in costs if op.name in again]
             selected = (
                 matmuls
@@ -508,6 +511,18 @@ class PricedPiece:
             )
             everything = sum_of(OpCost(), [cost for _, cost in costs])
             found.append((everything, sum_of(OpCost(), selected), windows))
+        return found
+
+    @property
+    def _made_again(self) -> dict[str, float]:
+        """Share of each product that is made again where every second one is kept [1]."""
+        separate = self.problem.workload.software.separate_projections
+        kept, sizes = kept_shares(self.piece, separate=separate), self.piece.sizes
+        found = {}
+        for op in (op for op in self.piece.ops if op.kind is OpKind.MATMUL):
+            widths = [(sizes[out.dims[-1]], kept.get(out.name, 0.0)) for out in op.outputs]
+            of_all = sum(width for width, _ in widths)
+            found[op.name] = 1.0 - sum(width * share for width, share in widths) / of_all
         return found
 
     @cached_property

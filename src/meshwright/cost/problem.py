@@ -241,6 +241,7 @@ class ProblemOf(ABC, Generic[Work]):
         return CheckpointPolicy(
             work.software.selective_recompute,
             keeps_added_outputs=work.software.eager,
+            separate_projections=work.software.separate_projections,
             cast_word_bytes=matmul if is_cast else None,
             narrow_activation_inputs=work.software.narrow_activation_inputs,
             keeps_gathered_inputs=work.software.keeps_gathered_inputs,

@@ -77,12 +77,17 @@ def residual_add_op(
     )
 
 
+def is_gated(op: Op) -> bool:
+    """Return whether this is an activation function with the product of gate and up."""
+    return op.kind is OpKind.ELEMENTWISE and op.words_per_element == GATED_WORDS
+
+
 def with_kept_gate(op: Op) -> Op:
     """Return an operator of a layer that also keeps the output of its gate's activation.
 
     So do two kernels where a library or a compiler has one.
     """
-    if op.kind is not OpKind.ELEMENTWISE or op.words_per_element != GATED_WORDS:
+    if not is_gated(op):
         return op
     return replace(op, saved=(*op.saved, replace(op.output, name=f"{op.name}.gate")))
 

@@ -16,7 +16,7 @@ from math import prod
 from typing import cast
 
 from meshwright.base.arrays import N, Num, ceil_div, larger
-from meshwright.graph.common import EDGE
+from meshwright.graph.common import EDGE, is_gated
 from meshwright.graph.op import TOKEN_DIMS, UNITS_OF_DIM, LayerGraph, Op, OpKind, Tensor
 from meshwright.graph.recompute import (
     LAYER_INPUT,
@@ -264,6 +264,8 @@ class SavedTensor:
     """Share of the tensor that is kept: 0.5 where every second output is kept."""
     on_host: bool = False
     """Whether the tensor is kept in host memory."""
+    sent_over: str = ""
+    """Axis over which a message makes the tensor: without one it is not there."""
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -297,6 +299,8 @@ class CheckpointPolicy:
     """Regions with adapters on their products; attention unless stated."""
     keeps_added_outputs: bool = False
     """Outputs of products are kept where they are only added to the residual stream too."""
+    separate_projections: bool = False
+    """Queries, keys and values are made by three products, of which each is kept or made again."""
 
 
 def saved_elements(
@@ -310,22 +314,24 @@ def saved_elements(
     ``selective`` drops the tensors that only the attention core needs, or the outputs of the
     modules that the plan options name; or it keeps the input of the layer and the tensors that the
     plan options name, some of them on the host; or it keeps outputs of products: all of them, or
-    every second one and the output of the core. Tensors are kept in their layout between operators:
+    every second one, the output of the core and received messages. Tensors are kept in their layout between operators:
     a tensor gathered for an operator is gathered again, unless the software keeps it gathered.
 
     Source: Korthikanti et al. 2022, sections 4 and 5; torchtitan, docs/composability.md and
     ``_apply_ac_to_transformer_block``; MaxText, ``remat_policy: minimal`` and ``custom``.
     """
     kept: list[tuple[Tensor, float]] = [(layer.input, 1.0)]
+    sent: list[SavedTensor] = []
     if plan_options.stored_tensors:
         return _stored(layer, plan_options)
     if plan_options.recompute is Recompute.SELECTIVE and plan_options.recompute_modules:
         kept = _kept_beside(layer, plan_options.recompute_modules, keeping)
     elif plan_options.recompute is Recompute.SELECTIVE and keeping.selective != "attention":
-        keeps_half = keeping.selective == "half_of_products"
-        kept += _kept_outputs(
-            layer, keeps_half=keeps_half, keeps_added=keeps_half or keeping.keeps_added_outputs
-        )
+        if keeping.selective == "half_of_products":
+            kept += _kept_of_half(layer, keeping)
+            sent = _kept_messages(layer, plan_options)
+        else:
+            kept += _kept_outputs(layer, keeps_added=keeping.keeps_added_outputs)
     elif plan_options.recompute is not Recompute.FULL:
         kept = [
             (_as_kept(tensor, op, keeping), 1.0)
@@ -356,7 +362,7 @@ def saved_elements(
         axis = whole.get(tensor.name.removesuffix(CAST))
         layout = layout if axis is None else layout.without(axis)
         found.append(SavedTensor(tensor, layout.split, share))
-    return tuple(found)
+    return (*found, *sent)
 
 
 def _saved_by(op: Op, plan_options: PlanOptions) -> tuple[Tensor, ...]:
@@ -440,26 +446,76 @@ def _kept_beside(
     return found
 
 
-def _kept_outputs(
-    layer: LayerGraph, *, keeps_half: bool, keeps_added: bool
-) -> list[tuple[Tensor, float]]:
-    """Return the outputs of products that are kept; with every second one, also the core's.
+def _kept_outputs(layer: LayerGraph, *, keeps_added: bool) -> list[tuple[Tensor, float]]:
+    """Return the outputs of products that are kept: of all.
 
-    A compiler that keeps all of them leaves out tensors that are only added to the residual
-    stream, as no gradient needs them; call by call each output is kept until its layer runs again
+    A compiler leaves out tensors that are only added to the residual stream, as no gradient needs
+    them; call by call each output is kept until its layer runs again
     (PyTorch 2.13, ``torch/utils/checkpoint.py``, ``_CachingTorchDispatchMode``).
-    Grouped products of experts are not counted when every second product is kept.
-    Source: torchtitan 0.3 ``distributed/activation_checkpoint.py``, whose operators to save are
-    those of PyTorch ``_functorch/partitioners.py``, ``compute_intensive_ops``: no ``_grouped_mm``.
+    """
+    added = () if keeps_added else layer.ops[-1].inputs
+    products = [op for op in layer.ops if op.kind is OpKind.MATMUL]
+    return [(output, 1.0) for op in products for output in op.outputs if output not in added]
+
+
+def _kept_of_half(layer: LayerGraph, keeping: CheckpointPolicy) -> list[tuple[Tensor, float]]:
+    """Return the outputs of every second product, and what the core writes."""
+    shares = kept_shares(layer, separate=keeping.separate_projections)
+    cores = [op for op in layer.ops if op.kind is OpKind.ATTENTION]
+    written = [(tensor, 1.0) for op in cores for tensor in op.saved if tensor not in op.inputs]
+    outputs = [output for op in layer.ops for output in op.outputs if shares.get(output.name)]
+    return [*((output, shares[output.name]) for output in outputs), *written]
+
+
+def kept_shares(layer: LayerGraph, *, separate: bool = False) -> dict[str, float]:
+    """Return the share of each output of a product that is kept where every second product is.
+
+    Products are counted in their order, the first one is kept; gate and up are two, queries, keys
+    and values one or, if ``separate``, three. Products of a router are made again and not counted,
+    those of experts neither. Llama keeps queries, keys and values, the gate (half of gate and up)
+    and the last product; the output of attention and up are made again.
+
+    Source: torchtitan 0.3.0 ``distributed/activation_checkpoint.py``, ``SelectiveAC``
+    (``forward_mm_count``, ``force_recompute_mm_shapes_by_fqns``), whose operators are those of
+    PyTorch 2.13 ``_functorch/partitioners.py``, ``compute_intensive_ops``: no ``_grouped_mm``.
+    """
+    gated = {op.inputs[0] for op in layer.ops if is_gated(op)}
+    shares: dict[str, float] = {}
+    number = 0
+    for op in layer.ops:
+        if op.kind is not OpKind.MATMUL or op.is_grouped:
+            continue
+        if "expert_scores" in op.output.dims:
+            continue
+        together = [op.outputs] if not separate else [(output,) for output in op.outputs]
+        for outputs in together:
+            parts = 1 + (outputs[0] in gated)
+            kept = sum((number + part) % 2 == 0 for part in range(parts)) / parts
+            shares |= {output.name: kept for output in outputs}
+            number += parts
+    return shares
+
+
+def _kept_messages(layer: LayerGraph, plan_options: PlanOptions) -> list[SavedTensor]:
+    """Return received messages that are kept so that they are not sent again.
+
+    What a reduce-scatter leaves of a product over tp, and the rows that experts get and give.
+
+    Source: torchtitan 0.3.0 ``distributed/activation_checkpoint.py``, ``comm_ops``.
     """
     found = []
-    share = 0.5 if keeps_half else 1.0
-    added = () if keeps_added else layer.ops[-1].inputs
     for op in layer.ops:
-        if op.kind is OpKind.MATMUL and not (keeps_half and op.is_grouped):
-            found += [(output, share) for output in op.outputs if output not in added]
-        elif op.kind is OpKind.ATTENTION and keeps_half:
-            found += [(tensor, 1.0) for tensor in op.saved if tensor not in op.inputs]
+        rows = op.output
+        if op.kind is OpKind.ROUTE:
+            rows, axis = (op.moved or op.output), "ep"
+        elif op.kind is OpKind.MATMUL and "hidden" in rows.dims and not op.is_grouped:
+            axis = "tp"
+        else:
+            continue
+        if axis == "ep" or plan_options.sequence_parallel:
+            sent = replace(rows, name=f"{rows.name}.received")
+            split = activation_sharding(rows, plan_options).split
+            found.append(SavedTensor(sent, split, sent_over=axis))
     return found
 
 

@@ -298,6 +298,12 @@ class SoftwareStack(Declaration):
     selective_recompute: SelectiveRecompute = "attention"
     """Part that selective recomputation repeats: the attention core; every second product and all
     elementwise operators, but not the core; or all but the products."""
+    separate_projections: bool = False
+    """Queries, keys and values are made by three products: selective recomputation of half of them
+    counts them apart.
+
+    Source: torchtitan before 2026-06, pytorch/torchtitan, pull request 3714.
+    """
     fused_gradient_accumulation: bool = True
     """Products of weight gradients accumulate into the gradient; otherwise a separate pass does."""
     overlaps_sends: bool = True

@@ -34,6 +34,8 @@ from meshwright.run.pipelines import LabelledStage
 from meshwright.run.step_recorder import StepRecorder
 from meshwright.train.answer import Plan
 
+FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+
 
 class TorchtitanProgram(RankProgram):
     """One rank of a plan in torchtitan, as its exported script starts it."""
@@ -43,10 +45,19 @@ class TorchtitanProgram(RankProgram):
 
     @contextmanager
     def surroundings(self) -> Iterator[None]:
-        """Replace compiled attention by flash attention, and balance the experts."""
+        """Replace compiled attention by flash attention, and balance the experts.
+
+        Selective recomputation keeps what flash attention writes, as what it stands for.
+        """
+        from torchtitan.distributed import activation_checkpoint
         from torchtitan.models.common.attention import FlexAttention
 
-        with patch.object(FlexAttention, "forward", _flash), balanced_routing():
+        kept = activation_checkpoint._get_default_save_ops() | {FLASH.default}
+        with (
+            patch.object(FlexAttention, "forward", _flash),
+            patch.object(activation_checkpoint, "_get_default_save_ops", lambda: kept),
+            balanced_routing(),
+        ):
             yield
 
     @property
