@@ -529,12 +529,15 @@ class PricedPiece:
     def _held(self) -> list[tuple[Num, Num, Num, Num]]:
         """Largest transient and logits of each block [bytes]; dense and expert parameters [1]."""
         rates, tiles = self.problem.rates, self.problem.logit_tiles
+        gathers = not self.problem.workload.software.has_head_in_loss
         return [
             (
                 reduce(
                     larger,
                     [
-                        largest_transient_bytes(op, self.local, rates.activation_bytes, tiles)
+                        largest_transient_bytes(
+                            op, self.local, rates.activation_bytes, tiles, gathers=gathers
+                        )
                         + widened_bytes(op, self.local, rates)
                         for op in b.ops
                     ],

@@ -78,6 +78,9 @@ class StageState:
     """Logits that a schedule keeps until the end of the backward pass [bytes]."""
     waiting_bytes: Num = 0.0
     """Logits of a micro-batch in flight whose backward pass has not begun [bytes]."""
+    loss_stream_bytes: Num = 0.0
+    """Stream at a loss that multiplies by the head: as it comes, in parts, and its gradient
+    [bytes]."""
     later_micro_batches: Num = 0.0
     """Micro-batches of a step after the first [1]."""
     num_chunks: Num = 1.0
@@ -240,6 +243,7 @@ def backward_moment(
 def unit_moments(
     state: StageState, shards: ShardDegrees, plan_options: PlanOptions, optimizer: OptimizerPreset,
     rest: AtRest, *, update_copies: float = 0.0, workspace_bytes: float = 0.0,
+    head_in_loss: bool = False,
 ) -> tuple[Moment, ...]:  # fmt: skip
     """Return the moments of a step of full sharding by unit: embedding, layers, head.
 
@@ -254,6 +258,9 @@ def unit_moments(
     * Where tp splits the words of the embedding, the gradient of the whole table is made first.
     * In a pipeline gradients are summed whole, c P, and reduced after the last pass, one unit at a
       time: c (P + E); weights that are gathered for a backward pass stay, b P.
+    * A loss that multiplies by the head part by part sums its gradient whole, c H, makes that of a
+      part, b H, and reduces the sum before the layers go backward, (2 c + k / N) H, with its
+      weights gathered, b H. In a pipeline the message stays until the next one.
     * The update has weights, states and gradients alone.
 
     Two layers of 100 parameters between ends of 50, over 10 shards with b = 2 and c = k = 4: with
@@ -275,7 +282,11 @@ def unit_moments(
     shard = rest.gradients * (not (offload.has_weights or offload.has_gradients))
     each = shard / larger(whole, 1.0)
     message = c * (1.0 - piped)
-    summed_whole = c * (whole + others)
+    # What the loss reduces, and the gradients of a tied table that wait for the embedding.
+    own = (head + tied) * head_in_loss
+    late = tied * (not head_in_loss)
+    summed_whole = c * (whole + others - own) + each * own
+    is_gpipe = plan_options.schedule is ScheduleKind.GPIPE
     # Layers of a chunk, through which a micro-batch goes backward without another one between.
     chunk = n / state.num_chunks
     on_device = 0.0 if offload.has_activations else 1.0
@@ -303,26 +314,41 @@ def unit_moments(
         def left(params: Num) -> Num:
             return everything - (1.0 - piped) * b * params
 
+        # The sum and the message of the last reduction in a loss.
+        held = piped * (c + each) * own
+        before_loss = held * larger(1.0 - grows, is_gpipe * later)
+        reduced = growth * (-head * head_in_loss) + (grows * each * own) * head_in_loss
+
         def of_layer(kept: Num, before: Num, done: Num, gathered: Num) -> Iterator[Moment]:
-            gradients = message * before + summed + growth * done + g * tied
+            gradients = message * before + summed + growth * done + g * late + reduced + held
             gathered = gathered + table
             yield Moment(kept, work, gradients, gathered)
             yield Moment(kept - layer_bytes, entry, gradients + g * layer, gathered)
 
         # The loss, the product of the head, and the last layer.
-        yield Moment(full, loss, summed, everything * keeps)
-        gathered = everything if keeps else b * (head + tied + layer)
-        scores = state.logit_bytes * (3.0 - 2.0 * on_device) + waiting
-        yield Moment(full, scores, summed + g * (head + tied), gathered)
-        yield from of_layer(full, head, head, left(head) if keeps else two)
+        if head_in_loss:
+            gathered = everything if keeps else b * own
+            loss = loss + state.logit_bytes + state.loss_stream_bytes
+            scores = state.logit_bytes + state.loss_stream_bytes + waiting
+            summing = summed + c * own + before_loss
+            yield Moment(full, loss, summing, gathered)
+            yield Moment(full, scores + state.logit_bytes, summing + g * own, gathered)
+            yield Moment(full, scores, summed + (2.0 * c + each) * own, gathered)
+        else:
+            yield Moment(full, loss, summed, everything * keeps)
+            gathered = everything if keeps else b * (head + tied + layer)
+            scores = state.logit_bytes * (3.0 - 2.0 * on_device) + waiting
+            yield Moment(full, scores, summed + g * (head + tied), gathered)
+        of_end = head * (not head_in_loss)
+        yield from of_layer(full, of_end, head, left(head) if keeps else two)
         if not to_end:
             return
         # The reduction of the gradients of the head.
-        ends = (g + message + added + growth) * head + summed + g * tied
+        ends = (g + message + added + growth) * of_end + summed + g * late + reduced + held
         yield Moment(full, waiting, ends, (left(head) if keeps else b * layer) + table)
         # The layer before the last one, the one behind the first one, and the first one.
         of_first = behind_chunk + layer_bytes
-        behind_one, behind_two = (where(n > many, layer, head) for many in (1.0, 2.0))
+        behind_one, behind_two = (where(n > many, layer, of_end) for many in (1.0, 2.0))
         yield from of_layer(
             larger(full - layer_bytes, of_first), behind_one, head + layer,
             left(head + layer) if keeps else two,
@@ -338,11 +364,11 @@ def unit_moments(
         yield from of_layer(of_first, behind_one, whole - embedding - layer, first)
         # The embedding: the gradient of its table, and the reduction of it.
         made = where(piped > 0, g * (embedding + others), g * (2.0 * embedding + others))
-        made = where(others > 0, made, g * (embedding + 2.0 * tied))
-        made = made + message * layer + summed + growth * (whole - embedding)
+        made = where(others > 0, made, g * (embedding + (2.0 if late is tied else 1.0) * tied))
+        made = made + message * layer + summed + growth * (whole - embedding) + reduced + held
         last = where(piped > 0, everything, b * embedding)
         yield Moment(behind_chunk, waiting, made, last * is_first)
-        ends = (g + message + added) * embedding + summed + growth * whole
+        ends = (g + message + added) * embedding + summed + growth * whole + reduced + held
         yield Moment(behind_chunk, waiting, ends, last * piped)
 
     later = state.later_micro_batches > 0
@@ -358,7 +384,7 @@ def unit_moments(
     update = Moment(gradients=shard, working=copies + workspace_bytes)
     in_flight = where(later, state.in_flight_later, state.in_flight)
     after = passes(in_flight, total, where(later, 0.0, 1.0), to_end=True)
-    if plan_options.schedule is ScheduleKind.GPIPE:
+    if is_gpipe:
         # No forward pass in between lets go what the backward pass before it gathered.
         after = (replace(m, gathered=larger(m.gathered, piped * everything)) for m in after)
     return (
@@ -414,7 +440,7 @@ def stage_moments(
     copies = software.update_copies
     return rest, unit_moments(
         state, shards, plan_options, optimizer, rest, update_copies=copies,
-        workspace_bytes=workspace_bytes,
+        workspace_bytes=workspace_bytes, head_in_loss=software.has_head_in_loss,
     )  # fmt: skip
 
 
@@ -620,7 +646,7 @@ def parameters_on_device(
 
 
 def largest_transient_bytes(
-    op: Op, local: LocalLayer, word_bytes: float, logit_tiles: int = 1
+    op: Op, local: LocalLayer, word_bytes: float, logit_tiles: int = 1, *, gathers: bool = True
 ) -> Num:
     """Return the bytes that an operator needs beside kept tensors: gradients out and in.
 
@@ -632,6 +658,8 @@ def largest_transient_bytes(
     ----------
     logit_tiles
         Parts of the logits; one is in memory at a time [1].
+    gathers
+        Whether a product at an edge gathers its input.
     """
 
     def size(tensor: Tensor, rows: Num) -> Num:
@@ -645,7 +673,7 @@ def largest_transient_bytes(
     if op.kind is OpKind.MATMUL and "hidden" in op.contracted:
         gathered = sum(size(tensor, local.tokens - local.token_shard) for tensor in op.inputs)
     if op.region == EDGE:
-        return 2.0 * (outputs + gathered)
+        return 2.0 * (outputs + gathered * gathers)
     return outputs + sum(size(tensor, rows) for tensor in op.inputs) + gathered
 
 

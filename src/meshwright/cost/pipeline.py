@@ -544,6 +544,13 @@ def _stage_state(
         # Schedules of PyTorch keep their outputs; losses that wait keep log-probabilities in FP32.
         outputs = logits * (strategy.pp > 1)
         waiting = smaller(waiting, logits * (1.0 + 4.0 / problem.rates.activation_bytes))
+    of_loss: Num = 0.0
+    if software.has_head_in_loss:
+        # The stage hands on its stream, of which a loss that waits has the gradient.
+        at_end = whole * counts[-1]
+        outputs = at_end * (strategy.pp > 1)
+        waiting = 2.0 * at_end * (plan_options.schedule is ScheduleKind.GPIPE)
+        of_loss = at_end * (2.0 + 4.0 / problem.rates.activation_bytes) - outputs
     layers = counts[:-2]
     num_layers = sum(layers[1:], layers[0])
     unit_params = [cost.dense_params + cost.expert_params for cost in costs]
@@ -565,6 +572,7 @@ def _stage_state(
         logit_bytes=logits,
         output_bytes=outputs,
         waiting_bytes=waiting,
+        loss_stream_bytes=of_loss,
         later_micro_batches=larger(num_micro_batches - 1.0, 0.0),
         num_chunks=strategy.num_virtual_stages,
         layer_params=layer,

@@ -351,6 +351,18 @@ class SoftwareStack(Declaration):
     ``components/loss.py``, ``num_chunks``.
     """
 
+    head_in_loss: bool = False
+    """Where there are several parts, the loss multiplies each by the head, and goes back through
+    the head, before the layers go backward; gradients of the head are reduced by then.
+
+    Source: torchtitan 0.3.0 ``components/loss.py``, ``ChunkedLossWrapper``.
+    """
+
+    @property
+    def has_head_in_loss(self) -> bool:
+        """Whether the loss multiplies by the head, in parts."""
+        return self.head_in_loss and self.logit_tiles > 1
+
     @property
     def logit_copies(self) -> tuple[float, float]:
         """FP32 copies of the logits at the peak of the loss: of whole ones, and of those of tp.

@@ -83,6 +83,8 @@ class RankProgram:
     packages: ClassVar[tuple[str, ...]] = ()
     """Python packages that it needs beside PyTorch, the framework first."""
     installed_by: ClassVar[str] = "'meshwright[frameworks]'"
+    update_kind: ClassVar[str] = "foreach"
+    """Kernels of AdamW on the device."""
     note: ClassVar[str] = ""
     """Parts of the framework that do not run here."""
     plan: Plan
@@ -261,10 +263,12 @@ class RankProgram:
         if self.options.zero_stage == 1 and group.size() > 1:
             from torch.distributed.optim import ZeroRedundancyOptimizer  # warns of what it imports
 
-            sharing = ZeroRedundancyOptimizer(weights, torch.optim.AdamW, group, foreach=on_device)
+            sharing = ZeroRedundancyOptimizer(
+                weights, torch.optim.AdamW, group, **{self.update_kind: on_device}
+            )
             optimizer, inner = sharing, sharing.optim
         else:
-            optimizer = inner = torch.optim.AdamW(weights, foreach=on_device)
+            optimizer = inner = torch.optim.AdamW(weights, **{self.update_kind: on_device})
         with_moments(inner)
         return optimizer
 

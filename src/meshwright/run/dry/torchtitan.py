@@ -42,6 +42,7 @@ class TorchtitanProgram(RankProgram):
 
     framework = "torchtitan"
     packages = ("torchtitan",)
+    update_kind = "fused"  # components/optimizer/optimizer.py: implementation
 
     @contextmanager
     def surroundings(self) -> Iterator[None]:
