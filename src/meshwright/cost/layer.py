@@ -591,9 +591,9 @@ class PricedPiece:
             recompute is Recompute.SELECTIVE and not core_alone
         )
         back = self._saved_by_block(Recompute.NONE) if replays else [[] for _ in kept]
-        if names_some and recompute is Recompute.SELECTIVE:
-            names = {entry.tensor.name for of_block in kept for entry in of_block}
-            back = [[e for e in of_block if e.tensor.name not in names] for of_block in back]
+        if recompute is Recompute.SELECTIVE and replays:
+            shares = {entry.tensor.name: entry.share for of_block in kept for entry in of_block}
+            back = [[_without(e, shares.get(e.tensor.name, 0.0)) for e in of] for of in back]
         found = []
         for number, (everything, _, _) in enumerate(self._sums):
             transient, logits, dense_params, expert_params = self._held[number]
@@ -618,6 +618,11 @@ class PricedPiece:
             found.append(block)
         self.known[recompute] = found
         return found
+
+
+def _without(entry: SavedTensor, share: float) -> SavedTensor:
+    """Return a tensor without the share of it that was kept."""
+    return replace(entry, share=entry.share - share)
 
 
 def priced_pieces(

@@ -278,7 +278,7 @@ def unit_moments(
     embedding, layer, head = state.embedding_params, state.layer_params, state.head_params
     tied, others = state.tied_params, state.others_table_params
     piped = state.sums_before_scatter
-    keeps = plan_options.zero_stage == 2 or plan_options.keeps_gathered
+    keeps = plan_options.zero_stage < 3 or plan_options.keeps_gathered
     shard = rest.gradients * (not (offload.has_weights or offload.has_gradients))
     each = shard / larger(whole, 1.0)
     message = c * (1.0 - piped)
@@ -327,13 +327,15 @@ def unit_moments(
 
         # The loss, the product of the head, and the last layer.
         if head_in_loss:
-            gathered = everything if keeps else b * own
+            sums, gathered = summed, everything if keeps else b * own
             loss = loss + state.logit_bytes + state.loss_stream_bytes
             scores = state.logit_bytes + state.loss_stream_bytes + waiting
-            summing = summed + c * own + before_loss
+            if is_gpipe:  # all losses come before a layer goes backward
+                sums = each * own * later
+            summing = sums + c * own + before_loss
             yield Moment(full, loss, summing, gathered)
             yield Moment(full, scores + state.logit_bytes, summing + g * own, gathered)
-            yield Moment(full, scores, summed + (2.0 * c + each) * own, gathered)
+            yield Moment(full, scores, sums + (2.0 * c + each) * own, gathered)
         else:
             yield Moment(full, loss, summed, everything * keeps)
             gathered = everything if keeps else b * (head + tied + layer)
@@ -364,7 +366,7 @@ def unit_moments(
         yield from of_layer(of_first, behind_one, whole - embedding - layer, first)
         # The embedding: the gradient of its table, and the reduction of it.
         made = where(piped > 0, g * (embedding + others), g * (2.0 * embedding + others))
-        made = where(others > 0, made, g * (embedding + (2.0 if late is tied else 1.0) * tied))
+        made = where(others > 0, made, g * (embedding + tied + late))
         made = made + message * layer + summed + growth * (whole - embedding) + reduced + held
         last = where(piped > 0, everything, b * embedding)
         yield Moment(behind_chunk, waiting, made, last * is_first)
@@ -389,7 +391,7 @@ def unit_moments(
         after = (replace(m, gathered=larger(m.gathered, piped * everything)) for m in after)
     return (
         *after,
-        *passes(state.in_flight, 0.0 * total, 1.0, to_end=False),
+        *passes(state.in_flight, 0.0 * total, 1.0, to_end=is_gpipe),
         end,
         update,
     )
@@ -423,7 +425,8 @@ def stage_moments(
         Whether weights and gradients that are whole for a while are left out.
     """
     shards_weights = 2 if software.whole_in_pipelines else 3
-    by_unit = software.shards_by_unit and plan_options.zero_stage >= shards_weights
+    least = 0 if software.shards_over_one else shards_weights
+    by_unit = software.shards_by_unit and plan_options.zero_stage >= least
     rest = at_rest(
         state, shards, plan_options, optimizer, updates_on_host=software.updates_on_host,
         shards_weights=shards_weights,

@@ -551,6 +551,7 @@ def _stage_state(
         outputs = at_end * (strategy.pp > 1)
         waiting = 2.0 * at_end * (plan_options.schedule is ScheduleKind.GPIPE)
         of_loss = at_end * (2.0 + 4.0 / problem.rates.activation_bytes) - outputs
+        of_ends = larger(of_ends - at_end, 0.0)  # the stream that the head keeps is among them
     layers = counts[:-2]
     num_layers = sum(layers[1:], layers[0])
     unit_params = [cost.dense_params + cost.expert_params for cost in costs]

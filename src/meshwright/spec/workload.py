@@ -421,6 +421,12 @@ class SoftwareStack(Declaration):
 
     Source: PyTorch 2.13 ``distributed/fsdp/_fully_shard``, seen in dry runs.
     """
+    shards_over_one: bool = False
+    """Full sharding runs over one rank too, with its copies and messages, where ranks of dp are
+    replicas or there are none.
+
+    Source: torchtitan 0.3.0 ``models/llama3/parallelize.py`` ("Always run apply_fsdp_to_decoder").
+    """
     whole_table_gradients: bool = False
     """Where tp splits the words of the token table, its gradient is made for all words first.
 

@@ -137,8 +137,8 @@ H_KV, F = 8 * 128, 14336
 @pytest.mark.parametrize(
     ("selective", "words"),
     [
-        # layer input, half of q k v, of the projections back, of gate and up; what the core writes
-        ("half_of_products", 4096 + (4096 + 2 * H_KV) / 2 + 4096 / 2 * 2 + F + 4096),
+        # layer input, q k v (the first product), the gate, the last product; what the core writes
+        ("half_of_products", 4096 + (4096 + 2 * H_KV) + F + 4096 + 4096),
         # layer input, q k v, the projection of attention, gate and up; the last one is only added
         ("all_but_products", 4096 + (4096 + 2 * H_KV) + 4096 + 2 * F),
     ],
