@@ -74,6 +74,8 @@ class StageState:
     """Logits, their loss and its gradient, or the largest transient of another end [bytes]."""
     logit_bytes: Num = 0.0
     """Logits of one micro-batch in the type of activations [bytes]."""
+    logit_place_bytes: Num = 0.0
+    """Place of logits that are gone when the gradient of their loss is made [bytes]."""
     output_bytes: Num = 0.0
     """Logits that a schedule keeps until the end of the backward pass [bytes]."""
     waiting_bytes: Num = 0.0
@@ -155,6 +157,8 @@ class Moment:
     working: Num = 0.0
     gradients: Num = 0.0
     gathered: Num = 0.0
+    idle: Num = 0.0
+    """Places of the allocator that no tensor of the moment may take."""
 
 
 @dataclass(frozen=True)
@@ -263,13 +267,18 @@ def unit_moments(
       weights gathered, b H. In a pipeline the message stays until the next one.
     * The update has weights, states and gradients alone.
 
+    The allocator keeps the memory of each stream apart. Messages of gathered weights, b (L + E) or
+    b (L + H), and reduced gradients, k P / N, are of streams of their own: where they are not at
+    work, their places lie idle. So does that of logits, which an FP32 copy does not fit into.
+
     Two layers of 100 parameters between ends of 50, over 10 shards with b = 2 and c = k = 4: with
     400 bytes of activations and 30 of work, the last layer begins with 400 + 30, its weights and
     those of the other layer, 2 x 2 x 100, and gradients of the head, 4 x 50 + 4 x 50 / 10: 1,050.
 
     Source: PyTorch 2.13 ``distributed/fsdp/_fully_shard/_fsdp_param_group.py`` (``pre_backward``
     prefetches one unit, ``post_backward`` waits for the reduction of the unit before) and
-    ``_fsdp_collectives.py``, seen in dry runs.
+    ``_fsdp_collectives.py``, seen in dry runs; streams: ``all_gather_copy_in_stream`` and
+    ``reduce_scatter_stream`` there, and the pools of ``c10/cuda/CUDACachingAllocator.cpp``.
     """
     offload = plan_options.offload
     b, c = optimizer.gathered_weight_bytes_per_param, optimizer.reduced_gradient_bytes_per_param
@@ -292,6 +301,7 @@ def unit_moments(
     on_device = 0.0 if offload.has_activations else 1.0
     is_first, table, two = embedding > 0, b * tied, 2.0 * b * layer
     everything = b * whole
+    messages = b * (layer + larger(embedding, head + tied))
 
     def passes(in_flight: Num, summed: Num, grows: Num, *, to_end: bool) -> Iterator[Moment]:
         """Yield the moments of a backward pass over the gradients of those before it.
@@ -319,11 +329,16 @@ def unit_moments(
         before_loss = held * larger(1.0 - grows, is_gpipe * later)
         reduced = growth * (-head * head_in_loss) + (grows * each * own) * head_in_loss
 
+        def idle(done: Num, sent: Num) -> Num:
+            """Return the places of shards to come and of messages that are not ``sent``."""
+            shards_to_come = shard - where(piped > 0, each * own, summed + growth * done)
+            return larger(shards_to_come, 0.0) + messages - sent * (1.0 - piped)
+
         def of_layer(kept: Num, before: Num, done: Num, gathered: Num) -> Iterator[Moment]:
             gradients = message * before + summed + growth * done + g * late + reduced + held
-            gathered = gathered + table
-            yield Moment(kept, work, gradients, gathered)
-            yield Moment(kept - layer_bytes, entry, gradients + g * layer, gathered)
+            gathered, unused = gathered + table, idle(done, b * layer)
+            yield Moment(kept, work, gradients, gathered, unused)
+            yield Moment(kept - layer_bytes, entry, gradients + g * layer, gathered, unused)
 
         # The loss, the product of the head, and the last layer.
         if head_in_loss:
@@ -333,21 +348,25 @@ def unit_moments(
             if is_gpipe:  # all losses come before a layer goes backward
                 sums = each * own * later
             summing = sums + c * own + before_loss
-            yield Moment(full, loss, summing, gathered)
-            yield Moment(full, scores + state.logit_bytes, summing + g * own, gathered)
-            yield Moment(full, scores, sums + (2.0 * c + each) * own, gathered)
+            unused = idle(0.0, 0.0)
+            yield Moment(full, loss, summing, gathered, unused)
+            yield Moment(full, scores + state.logit_bytes, summing + g * own, gathered, unused)
+            yield Moment(full, scores, sums + (2.0 * c + each) * own, gathered, unused)
         else:
-            yield Moment(full, loss, summed, everything * keeps)
+            unused = idle(0.0, 0.0) + state.logit_place_bytes
+            yield Moment(full, loss, summed, everything * keeps, unused)
             gathered = everything if keeps else b * (head + tied + layer)
             scores = state.logit_bytes * (3.0 - 2.0 * on_device) + waiting
-            yield Moment(full, scores, summed + g * (head + tied), gathered)
+            unused = idle(0.0, b * layer)
+            yield Moment(full, scores, summed + g * (head + tied), gathered, unused)
         of_end = head * (not head_in_loss)
         yield from of_layer(full, of_end, head, left(head) if keeps else two)
         if not to_end:
             return
         # The reduction of the gradients of the head.
         ends = (g + message + added + growth) * of_end + summed + g * late + reduced + held
-        yield Moment(full, waiting, ends, (left(head) if keeps else b * layer) + table)
+        gathered = (left(head) if keeps else b * layer) + table
+        yield Moment(full, waiting, ends, gathered, idle(head, 0.0))
         # The layer before the last one, the one behind the first one, and the first one.
         of_first = behind_chunk + layer_bytes
         behind_one, behind_two = (where(n > many, layer, of_end) for many in (1.0, 2.0))
@@ -481,6 +500,11 @@ class BesideTensors:
         return self.buffer_bytes + communicators + state.receive_buffer_bytes
 
 
+def reserved_bytes(rest: AtRest, moments: Sequence[Moment]) -> Num:
+    """Return the most that tensors and idle places take together [bytes]."""
+    return reduce(larger, [rest.with_moment(moment) + moment.idle for moment in moments])
+
+
 def memory_use(
     state: StageState, rest: AtRest, moments: Sequence[Moment], beside: BesideTensors
 ) -> MemoryUse:
@@ -488,6 +512,7 @@ def memory_use(
     peak = peak_moment(rest, moments)
     in_tensors = rest.with_moment(peak)
     zero = in_tensors * 0.0
+    reserved = beside.allocator_factor * reserved_bytes(rest, moments)
     return MemoryUse({
         MemoryPart.WEIGHTS: rest.weights + zero,
         MemoryPart.GRADIENTS: peak.gradients + zero,
@@ -495,7 +520,7 @@ def memory_use(
         MemoryPart.GATHERED_WEIGHTS: peak.gathered + zero,
         MemoryPart.ACTIVATIONS: peak.activations + zero,
         MemoryPart.WORKING: peak.working + zero,
-        MemoryPart.FRAGMENTATION: (beside.allocator_factor - 1.0) * in_tensors,
+        MemoryPart.FRAGMENTATION: reserved - in_tensors,
         MemoryPart.BUFFERS: beside.buffers(state) + zero,
         MemoryPart.MARGIN: beside.margin_bytes + zero,
     })  # fmt: skip
@@ -505,8 +530,7 @@ def needed_bytes(
     state: StageState, rest: AtRest, moments: Sequence[Moment], beside: BesideTensors
 ) -> Num:
     """Return the sum of the parts of :func:`memory_use` alone [bytes]."""
-    in_tensors = reduce(larger, [rest.with_moment(moment) for moment in moments])
-    held = in_tensors + (beside.allocator_factor - 1.0) * in_tensors
+    held = beside.allocator_factor * reserved_bytes(rest, moments)
     return held + beside.buffers(state) + beside.margin_bytes
 
 

@@ -81,7 +81,7 @@ class MemoryPart(StrEnum):
     """Largest transient: recomputed layer, logits, stream buffers."""
     FRAGMENTATION = "fragmentation_bytes"
     """Memory the allocator holds beyond the tensors: remainders of blocks, too small for any
-    tensor."""
+    tensor, and places of other streams."""
     BUFFERS = "buffers_bytes"
     """Runtime and communication library."""
     MARGIN = "margin_bytes"

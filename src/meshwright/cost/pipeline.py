@@ -545,6 +545,7 @@ def _stage_state(
         outputs = logits * (strategy.pp > 1)
         waiting = smaller(waiting, logits * (1.0 + 4.0 / problem.rates.activation_bytes))
     of_loss: Num = 0.0
+    place = logits * (software.loss == "plain" and not software.has_head_in_loss)
     if software.has_head_in_loss:
         # The stage hands on its stream, of which a loss that waits has the gradient.
         at_end = whole * counts[-1]
@@ -571,6 +572,7 @@ def _stage_state(
         entry_bytes=entry_bytes(stream, strategy.tp, whole),
         loss_bytes=of_ends,
         logit_bytes=logits,
+        logit_place_bytes=place,
         output_bytes=outputs,
         waiting_bytes=waiting,
         loss_stream_bytes=of_loss,

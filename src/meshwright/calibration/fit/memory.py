@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray
+from meshwright.base.arrays import BoolArray, FloatArray, Num
 from meshwright.calibration.errors import memory_error_record, source_weights
 from meshwright.calibration.fit.constants import FittedConstant
 from meshwright.calibration.prediction import Prediction, RowMemory
 from meshwright.calibration.rows import Counting
 from meshwright.catalog.calibration import MemoryGroupRecord, MemoryRecord
-from meshwright.cost.parts import MemoryPart
 
 GIB = 2.0**30
 HUBER = 0.02
@@ -40,7 +39,7 @@ class MemoryRows:
 
     groups: tuple[str, ...]
     multiples: FloatArray
-    """Factors of each constant: bytes of all tensors; if the source counts them, one runtime and
+    """Factors of each constant: bytes of all tensors and idle places; if the source counts them, one runtime and
     the axes of several devices, (rows, constants)."""
     measured_bytes: FloatArray
 
@@ -77,24 +76,19 @@ class MemoryFit:
 
 def memory_rows(predictions: Iterable[Prediction]) -> MemoryRows:
     """Return the rows that inform the constants; predictions are under the uncalibrated ones."""
-    found: list[tuple[str, RowMemory]] = [
-        (entry.row.group, entry.memory)
+    found: list[tuple[str, RowMemory, Num]] = [
+        (entry.row.group, entry.memory, entry.job.problem.calibration.allocator_factor)
         for entry in predictions
         if entry.memory and entry.memory.measured_bytes
         and entry.memory.counting in (Counting.DEVICE, Counting.ALLOCATOR)
     ]  # fmt: skip
-    memories = [memory for _, memory in found]
     multiples = [
-        (
-            m.counted_use.allocator_bytes - m.counted_use[MemoryPart.FRAGMENTATION],
-            is_device,
-            is_device * m.num_communicators,
-        )
-        for m in memories
+        (m.counted_use.allocator_bytes / factor, is_device, is_device * m.num_communicators)
+        for _, m, factor in found
         for is_device in (float(m.counting is Counting.DEVICE),)
     ]
-    measured = np.array([memory.measured_bytes for memory in memories], dtype=float)
-    return MemoryRows(tuple(group for group, _ in found), np.array(multiples), measured)
+    measured = np.array([memory.measured_bytes for _, memory, _ in found], dtype=float)
+    return MemoryRows(tuple(group for group, *_ in found), np.array(multiples), measured)
 
 
 def fit_memory(rows: MemoryRows, prior: Sequence[float] = PRIOR) -> MemoryFit | None:
