@@ -400,9 +400,10 @@ def unit_moments(
         gradients=piped * (summed_whole + (c + each) * unit),
         gathered=piped * b * (whole - unit),
         working=workspace_bytes,
+        idle=piped * (shard - each * unit + messages),
     )
     copies = 4.0 * update_copies * sharded_params(state, shards)
-    update = Moment(gradients=shard, working=copies + workspace_bytes)
+    update = Moment(gradients=shard, working=copies + workspace_bytes, idle=messages)
     in_flight = where(later, state.in_flight_later, state.in_flight)
     after = passes(in_flight, total, where(later, 0.0, 1.0), to_end=True)
     if is_gpipe:

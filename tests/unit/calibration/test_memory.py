@@ -181,7 +181,7 @@ def test_rows_are_multiples_of_the_constants():
     entry = predicted(group="bigscience-a100", parallelism={"tp": 4, "pp": 1, "dp": 2})
     use, rows = entry.memory.use, memory_rows([entry])
     assert rows.multiples.tolist() == [
-        [use.allocator_bytes - use[MemoryPart.FRAGMENTATION], 1.0, 2.0]
+        [use.allocator_bytes / entry.job.problem.calibration.allocator_factor, 1.0, 2.0]
     ]
     assert rows.measured_bytes.tolist() == [5e10]
 

@@ -352,12 +352,39 @@ def test_pipelines_sum_whole_gradients_and_reduce_them_at_the_end():
     assert found[-2] == (0, 0, 4 * (300 + 50) + 4 * 50 / 10, 2 * 250)
 
 
+def test_a_loss_that_multiplies_by_the_head_reduces_its_gradient_first():
+    """A head of 50, whole: weights of 2 bytes, sums and messages of 4, shards of 4 / 10."""
+    software = UNITS.model_copy(update={"head_in_loss": True, "logit_tiles": 8})
+    state = replace(UNIT_STATE, loss_stream_bytes=8.0)
+    options = PlanOptions(zero_stage=3)
+    _, found = stage_moments(state, TEN, options, FSDP, software)
+    parts = [(m.activations, m.working, m.gradients, m.gathered) for m in found]
+    assert parts[0] == (400, 90 + 20 + 8, 4 * 50, 2 * 50)
+    assert parts[1] == (400, 2 * 20 + 8, (4 + 2) * 50, 2 * 50)
+    assert parts[2] == (400, 20 + 8, (4 + 4) * 50 + 20, 2 * 50)
+    # Its message is gone when the last layer goes backward; its shard is there.
+    assert parts[3] == (400, 30, 20, 2 * (100 + 100))
+    # In a pipeline its message waits for the next one, beside its shard and sums of the layers.
+    piped = replace(state, sums_before_scatter=1.0, in_flight=2.0, later_micro_batches=3.0)
+    later = stage_moments(piped, TEN, options, FSDP, software)[1][1]
+    assert later.gradients == 4 * 250 + 20 + (4 + 2) * 50 + (4 + 4 / 10) * 50
+
+
+def test_places_of_other_streams_lie_idle():
+    """Shards of 4 x 300 / 10 and messages of a layer and an end, 2 x 150; and logits of 20."""
+    state = replace(UNIT_STATE, logit_place_bytes=20.0)
+    _, found = stage_moments(state, TEN, PlanOptions(zero_stage=3), FSDP, UNITS)
+    assert found[0].idle == 120 + 300 + 20
+    assert found[2].idle == (120 - 20) + (300 - 200)  # the message of a layer travels
+    assert found[-1].idle == 300  # at the update all shards are there
+
+
 @pytest.mark.parametrize("offload", [Offload.NONE, Offload.STATE, Offload.ALL])
 def test_the_peak_is_one_moment_and_no_bound_is_above_it(offload):
     options = PlanOptions(zero_stage=3, offload=offload)
     rest, found = stage_moments(UNIT_STATE, TEN, options, FSDP, UNITS, workspace_bytes=3.0)
     use = memory_use(UNIT_STATE, rest, found, BesideTensors(allocator_factor=1.1))
-    totals = [rest.with_moment(moment) for moment in found]
+    totals = [rest.with_moment(moment) + moment.idle for moment in found]
     assert use.allocator_bytes == pytest.approx(1.1 * max(totals))
     assert use.total_bytes == needed_bytes(UNIT_STATE, rest, found, BesideTensors(1.1))
     least = stage_moments(UNIT_STATE, TEN, options, FSDP, UNITS, workspace_bytes=3.0, is_bound=True)

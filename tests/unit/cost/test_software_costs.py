@@ -69,7 +69,7 @@ def test_portable_attention_is_slower():
 
 
 def test_every_second_product_is_repeated():
-    """Llama 3 8B: the output of attention and up, 1 and 3.5 of 13 parts; all but the core."""
+    """Llama 3 8B: the output of attention and up, 1 + 3.5 of 1.5 + 1 + 3 x 3.5 parts."""
     selective, full = (
         PlanOptions(recompute=Recompute.SELECTIVE),
         PlanOptions(recompute=Recompute.FULL),
@@ -78,8 +78,7 @@ def test_every_second_product_is_repeated():
     again, whole = (compute_s(half, s, "recompute_s") for s in (selective, full))
     core = compute_s(problem(), selective, "recompute_s")
     assert 0 < core < again < whole
-    everything_but_core = whole - core
-    assert 0.5 * everything_but_core < again < everything_but_core
+    assert 4.5 / 13 < again / (whole - core) < 4.5 / 13 + 0.05  # norms and the activation beside
 
 
 def test_gradients_added_apart_cost_ten_bytes_of_traffic():
@@ -403,4 +402,4 @@ def test_a_loss_in_parts_takes_the_time_of_its_sums():
     more_s = parts.best.estimate.step_time_s - whole.best.estimate.step_time_s
     rate = parts.problem.rates.elementwise_bytes_per_s
     assert more_s == pytest.approx(2 * 22_064_136_192 / rate, rel=0.05)
-    assert parts.best.estimate.memory_bytes < whole.best.estimate.memory_bytes - 8e9
+    assert parts.best.estimate.memory_bytes < whole.best.estimate.memory_bytes - 5e9

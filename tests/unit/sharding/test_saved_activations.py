@@ -4,7 +4,12 @@ import pytest
 
 import meshwright as mw
 from meshwright.graph.transformer import build_graph
-from meshwright.sharding.local_sizes import CheckpointPolicy, local_elements, saved_elements
+from meshwright.sharding.local_sizes import (
+    CheckpointPolicy,
+    kept_shares,
+    local_elements,
+    saved_elements,
+)
 from meshwright.sharding.strategy import (
     ContextKind,
     PlanOptions,
@@ -149,6 +154,27 @@ def test_selective_recomputation_keeps_outputs_of_products(selective, words):
     found = saved_bytes(LLAMA, plan_options, dropout=False, flash=True, keeping=keeping)
     log_sum_exp = 4 * 32 * S if selective == "half_of_products" else 0
     assert found == 2 * S * words + log_sum_exp
+
+
+def test_every_second_product_is_kept_by_its_number():
+    """Three products of queries, keys and values move those behind them by none, two by one."""
+    layer = build_graph(LLAMA).layers[0]
+    together = kept_shares(layer)
+    assert together["attention.key"] == 1.0
+    assert together["attention.output"] == 0.0
+    assert (together["feed_forward.up"], together["feed_forward.down"]) == (0.5, 1.0)
+    apart = kept_shares(layer, separate=True)
+    assert [apart[f"attention.{name}"] for name in ("query", "key", "value")] == [1.0, 0.0, 1.0]
+    assert apart["feed_forward.down"] == 1.0
+
+
+def test_what_a_reduce_scatter_leaves_is_kept_where_it_is_sent():
+    """Two products of a layer are scattered over tp 2: half of S x 4,096 words of each."""
+    options = PlanOptions(sequence_parallel=True, recompute=Recompute.SELECTIVE)
+    layer = build_graph(LLAMA).layers[0]
+    found = saved_elements(layer, options, CheckpointPolicy("half_of_products"))
+    sent = [entry for entry in found if entry.sent_over]
+    assert [(e.tensor.dims, e.sent_over) for e in sent] == [(("tokens", "hidden"), "tp")] * 2
 
 
 def test_products_keep_their_cast_input_beside_what_others_keep():
