@@ -326,7 +326,7 @@ def unit_moments(
 
         # The sum and the message of the last reduction in a loss.
         held = piped * (c + each) * own
-        before_loss = held * larger(1.0 - grows, is_gpipe * later)
+        before_loss = held * where(later, 1.0, 0.0) if is_gpipe else held * (1.0 - grows)
         reduced = growth * (-head * head_in_loss) + (grows * each * own) * head_in_loss
 
         def idle(done: Num, sent: Num) -> Num:
@@ -346,7 +346,7 @@ def unit_moments(
             loss = loss + state.logit_bytes + state.loss_stream_bytes
             scores = state.logit_bytes + state.loss_stream_bytes + waiting
             if is_gpipe:  # all losses come before a layer goes backward
-                sums = each * own * later
+                sums = each * own * where(later, 1.0, 0.0)
             summing = sums + c * own + before_loss
             unused = idle(0.0, 0.0)
             yield Moment(full, loss, summing, gathered, unused)

@@ -314,8 +314,9 @@ def saved_elements(
     ``selective`` drops the tensors that only the attention core needs, or the outputs of the
     modules that the plan options name; or it keeps the input of the layer and the tensors that the
     plan options name, some of them on the host; or it keeps outputs of products: all of them, or
-    every second one, the output of the core and received messages. Tensors are kept in their layout between operators:
-    a tensor gathered for an operator is gathered again, unless the software keeps it gathered.
+    every second one, the output of the core and received messages. Tensors are kept in their
+    layout between operators: a tensor gathered for an operator is gathered again, unless the
+    software keeps it gathered.
 
     Source: Korthikanti et al. 2022, sections 4 and 5; torchtitan, docs/composability.md and
     ``_apply_ac_to_transformer_block``; MaxText, ``remat_policy: minimal`` and ``custom``.

@@ -39,8 +39,8 @@ class MemoryRows:
 
     groups: tuple[str, ...]
     multiples: FloatArray
-    """Factors of each constant: bytes of all tensors and idle places; if the source counts them, one runtime and
-    the axes of several devices, (rows, constants)."""
+    """Factors of each constant: bytes of all tensors and idle places; if the source counts them,
+    one runtime and the axes of several devices, (rows, constants)."""
     measured_bytes: FloatArray
 
     def log_errors(self, values: FloatArray) -> FloatArray:
@@ -79,7 +79,7 @@ def memory_rows(predictions: Iterable[Prediction]) -> MemoryRows:
     found: list[tuple[str, RowMemory, Num]] = [
         (entry.row.group, entry.memory, entry.job.problem.calibration.allocator_factor)
         for entry in predictions
-        if entry.memory and entry.memory.measured_bytes
+        if entry.job and entry.memory and entry.memory.measured_bytes
         and entry.memory.counting in (Counting.DEVICE, Counting.ALLOCATOR)
     ]  # fmt: skip
     multiples = [
