@@ -328,6 +328,18 @@ def _notes(plan: Plan) -> Iterator[str]:
     yield "tokenizer, data, learning rate and steps are those of the configuration"
     if plan.best.plan_options.zero_stage == 2:
         yield "ZeRO 2 is FSDP that keeps the gathered weights from the forward to the backward pass"
+    if plan.best.strategy.pp > 1:
+        yield PIPELINES
+
+
+PIPELINES = (
+    "pipelines need a PyTorch nightly of 2026-08-01 or later (pip install --pre torch): the trainer "
+    "of torchtitan 0.3.0 hands micro-batches over one by one (pytorch/pytorch, pull request "
+    "188500), which PyTorch 2.13 refuses"
+)
+"""Source: torchtitan 0.3.0 ``trainer.py``, ``pp_forward_backward_step`` (``arg_mbs``); of 2.13
+``distributed/pipelining/schedules.py``; landed by 2026-08-01: pytorch/torchtitan, pull request
+4042."""
 
 
 def edge_weights(lengths: Sequence[int], plan_options: PlanOptions) -> tuple[int, int]:
