@@ -333,9 +333,9 @@ def _notes(plan: Plan) -> Iterator[str]:
 
 
 PIPELINES = (
-    "pipelines need a PyTorch nightly of 2026-08-01 or later (pip install --pre torch): the trainer "
-    "of torchtitan 0.3.0 hands micro-batches over one by one (pytorch/pytorch, pull request "
-    "188500), which PyTorch 2.13 refuses"
+    "pipelines need a PyTorch nightly of 2026-08-01 or later (pip install --pre torch): the "
+    "trainer of torchtitan 0.3.0 hands micro-batches over one by one (pytorch/pytorch, pull "
+    "request 188500), which PyTorch 2.13 refuses"
 )
 """Source: torchtitan 0.3.0 ``trainer.py``, ``pp_forward_backward_step`` (``arg_mbs``); of 2.13
 ``distributed/pipelining/schedules.py``; landed by 2026-08-01: pytorch/torchtitan, pull request
