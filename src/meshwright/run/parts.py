@@ -1,9 +1,9 @@
 """Predicted and measured times of the parts of a step.
 
-Layers wait for each collective, so the recorder attributes its time to its axis; the time includes
-the wait for the slowest member. FSDP waits on CPUs as layers do. The rest of the passes is
-computation. Collectives that overlap the computation (FSDP's on GPUs or with replicas, sends
-between pipeline stages) are compared together with it.
+Layers wait for each collective, so the recorder attributes its time to its axis; FSDP waits on CPUs
+as layers do. The rest of the passes is computation: that of the slowest process, because a
+collective lasts as long as for its last member. Collectives that overlap the computation (FSDP's on
+GPUs or with replicas, sends between pipeline stages) are compared together with it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from meshwright.train.answer import Estimate
 
 PASSES, SUMS, UPDATE = ("forward_s", "backward_s", "pipeline_s"), "gradient_sums_s", "optimizer_s"
 """Parts that a process measures with a clock."""
+SLOWEST = "slowest"
+"""In place of an axis: the wait for the slowest process, in collectives over any axis."""
 AXES = {part.value: part.axis for part in TimePart}
 Measured = Mapping[tuple[str, str], float]
 """Seconds of a step by part, and by part and axis those of them in collectives."""
@@ -43,7 +45,7 @@ def part_times(price: Estimate, job: Job, measured: Measured) -> tuple[PartTime,
     low, high = (end / price.step_time_s for end in interval_of(price))
     waits: dict[str, float] = {}
     for (part, axis), wait_s in measured.items():
-        if axis and part in PASSES and wait_s > 0.0:
+        if axis not in ("", SLOWEST) and part in PASSES and wait_s > 0.0:
             row = "dp" if "dp" in axis else axis.split("*")[0]
             waits[row] = waits.get(row, 0.0) + wait_s
     strategy, zero = job.strategy, job.plan_options.zero_stage
@@ -51,7 +53,8 @@ def part_times(price: Estimate, job: Job, measured: Measured) -> tuple[PartTime,
     is_mixed = has_fsdp and ("dp" not in waits or strategy.dp_replicate > 1)
     inside = {"pp", "dp"} if is_mixed else {"pp"}
     passes_s = sum(measured.get((part, ""), 0.0) for part in PASSES)
-    sums_s = measured.get((SUMS, ""), 0.0)
+    late_s = measured.get((SUMS, SLOWEST), 0.0)
+    passes_s, sums_s = passes_s + late_s, measured.get((SUMS, ""), 0.0) - late_s
     priced: dict[str, float] = {}
     for name, part_s in price.time_parts_s.items():
         own = AXES[name]

@@ -136,8 +136,7 @@ def _trained(
             process.optimizer.step()
         if beside is not None:
             beside.optimizer.step()
-        times.append(dict(process.time_parts_s))
-        process.time_parts_s.clear()
+        times.append(process.take_times())
         tell(step + 1)
     errors = None if beside is None else (loss_error, *worst)
     return _report(task, process, losses, medians(times[1:] or times), errors)

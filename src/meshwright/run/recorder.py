@@ -84,8 +84,8 @@ class Recorder(TorchDispatchMode):
         self.passes: list[RecordedPass] = []
         self.streamed_bytes = 0
         """Bytes of the sends of streams that the process group carried [bytes]."""
-        self.waited_s: defaultdict[str, float] = defaultdict(float)
-        """Time that layers wait for collectives and for items of streams, by axis [s]."""
+        self.waits_s: defaultdict[str, list[float]] = defaultdict(list)
+        """Time that layers wait for each collective and each round of a stream, by axis [s]."""
         self._labels: list[Label] = []
         self._expected: dict[int, Label] = {}
 
@@ -107,10 +107,10 @@ class Recorder(TorchDispatchMode):
 
     @contextmanager
     def waiting(self, axis: str) -> Iterator[None]:
-        """Add the time inside the context to the communication time of an axis."""
+        """Note the time inside the context as communication over an axis."""
         start_s = time.perf_counter()
         yield
-        self.waited_s[axis] += time.perf_counter() - start_s
+        self.waits_s[axis].append(time.perf_counter() - start_s)
 
     @contextmanager
     def recording(self, *, is_on: bool = True) -> Iterator[None]:

@@ -25,6 +25,7 @@ from meshwright.run.layers.loss import cross_entropy
 from meshwright.run.mesh import Axis, Mesh, groups_of
 from meshwright.run.model import Chunk, draw
 from meshwright.run.moments import Category, Usage
+from meshwright.run.parts import SLOWEST, Measured
 from meshwright.run.pipelines import LabelledStage, schedule_of
 from meshwright.run.sharded import stages_of
 
@@ -57,8 +58,9 @@ class Process:
             for stage in self.stages:
                 _shard(stage, mesh)
         self.optimizer = optimizer_of(self.parameters.values())
-        self.time_parts_s: defaultdict[tuple[str, str], float] = defaultdict(float)
-        """Seconds by part, and by part and axis those of them in collectives."""
+        self.time_parts_s: defaultdict[str, float] = defaultdict(float)
+        self.waits_s: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+        """Time of each collective, by part and axis [s]."""
         self.of_pipeline = self._of_pipeline() if mesh["pp"].size > 1 else []
         if self.of_pipeline:
             self.schedule = schedule_of(
@@ -86,13 +88,34 @@ class Process:
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
         """Add the time inside the context to a part of the step."""
-        start_s, waited_s = time.perf_counter(), dict(self.mesh.recorder.waited_s)
+        waits_s, start_s = self.mesh.recorder.waits_s, time.perf_counter()
+        before = {axis: len(times) for axis, times in waits_s.items()}
         yield
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        self.time_parts_s[part, ""] += time.perf_counter() - start_s
-        for axis, total_s in self.mesh.recorder.waited_s.items():
-            self.time_parts_s[part, axis] += total_s - waited_s.get(axis, 0.0)
+        self.time_parts_s[part] += time.perf_counter() - start_s
+        for axis, times in waits_s.items():
+            if made := times[before.get(axis, 0) :]:
+                self.waits_s[part, axis] += made
+
+    def take_times(self) -> Measured:
+        """Return the times of a step, and begin anew: all processes call this together.
+
+        The last process to reach a collective waits for none: the shortest time among the members
+        is that of the transfer, the rest of the own time a wait for the slowest one.
+        """
+        of_all: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(of_all, dict(self.waits_s))
+        found = {(part, ""): time_s for part, time_s in self.time_parts_s.items()}
+        for (part, axis), own in self.waits_s.items():
+            members = [of_all[rank].get((part, axis), []) for rank in self.mesh[axis].ranks]
+            is_paired = len({len(times) for times in members}) == 1
+            found[part, axis] = sum(map(min, zip(*members, strict=True))) if is_paired else sum(own)
+            waited_s = sum(own) - found[part, axis]
+            found[part, SLOWEST] = found.get((part, SLOWEST), 0.0) + waited_s
+        for times in (self.time_parts_s, self.waits_s, self.mesh.recorder.waits_s):
+            times.clear()
+        return found
 
     def gradients(self, tokens: Tensor) -> float:
         """Compute the gradients of a step, and return the mean loss of all tokens.

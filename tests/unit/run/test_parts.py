@@ -1,12 +1,17 @@
 """Parts of a step as priced beside those measured, worked out by hand."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+import torch
+import torch.distributed as dist
 from hand_made_plans import build
 
-from meshwright.run.parts import medians, part_times
+from meshwright.run.mesh import Mesh
+from meshwright.run.parts import SLOWEST, medians, part_times
 from meshwright.run.scale import job_of
+from meshwright.run.step import Process
 
 
 def of(degrees, options, parts_s, measured, interval_s=(0.8, 1.5)):
@@ -63,6 +68,37 @@ def test_collectives_of_fsdp_are_a_part_where_they_end_before_they_return():
     assert rows["collectives of dp"].measured_s == pytest.approx(0.13)
     mixed = of({"dp_shard": 2, "dp_replicate": 2}, {"zero_stage": 3}, priced, measured)
     assert mixed["computation + FSDP"].measured_s == pytest.approx(0.91)
+
+
+def test_waits_for_the_slowest_process_are_computation():
+    priced = {"compute_s": 0.8, "dp_comm_s": 0.1, "optimizer_s": 0.1}
+    measured = {
+        ("backward_s", ""): 0.7, ("backward_s", "dp*cp"): 0.05, ("backward_s", SLOWEST): 0.2,
+        ("gradient_sums_s", ""): 0.20, ("gradient_sums_s", "dp*cp"): 0.06,
+        ("gradient_sums_s", SLOWEST): 0.13, ("optimizer_s", ""): 0.1,
+    }  # fmt: skip
+    rows = of({"dp_shard": 4}, {"zero_stage": 0}, priced, measured)
+    # Backward without its collective, and the wait of the sums: 0.7 - 0.05 + 0.13.
+    assert rows["computation"].measured_s == pytest.approx(0.78)
+    assert rows["collectives of dp"].measured_s == pytest.approx(0.05 + 0.20 - 0.13)
+
+
+def test_the_last_process_at_a_collective_waits_for_none(monkeypatch):
+    """This process waits for the other one at the first collective, the other at the second."""
+    own, other = {("backward_s", "tp"): [0.5, 0.2]}, {("backward_s", "tp"): [0.1, 0.3]}
+
+    def gather(of_all, mine):
+        of_all[:] = [mine, other]
+
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist, "all_gather_object", gather)
+    mesh = Mesh(job_of(build({"tp": 2}, system="8xH100"), "tiny"), 0, torch.device("cpu"))
+    mesh.axes["tp"] = SimpleNamespace(ranks=(0, 1))
+    process = SimpleNamespace(time_parts_s={"backward_s": 2.0}, waits_s=own, mesh=mesh)
+    assert Process.take_times(process) == pytest.approx(
+        {("backward_s", ""): 2.0, ("backward_s", "tp"): 0.3, ("backward_s", SLOWEST): 0.4}
+    )
+    assert (process.time_parts_s, process.waits_s) == ({}, {})
 
 
 def test_a_step_is_its_median():
