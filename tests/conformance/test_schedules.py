@@ -9,7 +9,7 @@ import pytest
 
 import meshwright.schedule as package
 from meshwright.base.errors import MeshwrightError
-from meshwright.schedule.pipeline_schedules import OrderedPass, TaskKind, schedules
+from meshwright.schedule.pipeline_schedules import OrderedPass, TaskKind, gathers_of, schedules
 from meshwright.schedule.tasks import KINDS, StageTimes, build_timeline
 
 STAGES, CHUNKS, MICRO_BATCHES = (1, 2, 3, 4, 6), (1, 2, 3, 4), (1, 2, 3, 4, 6, 8, 12)
@@ -158,3 +158,14 @@ def test_every_module_registers_a_schedule():
         entry.__module__.rpartition(".")[2] for entry in map(schedules.__getitem__, schedules)
     }
     assert modules - shared == registered
+
+
+@pytest.mark.parametrize("name", schedules)
+def test_the_most_counted_gathers_of_a_stage_equal_the_formula(name):
+    entry = schedules[name]
+    for p, v, m in [*shapes(name), *[(4, v, m) for v in (5, 7, 8) for m in (4, 12, 32)]]:
+        if not entry.is_legal(p, v, m):
+            continue
+        orders = [entry.order(stage, p, v, m) for stage in range(p)]
+        counted = max(sum(sum(one) for one in gathers_of(order, v)) for order in orders)
+        assert counted == pytest.approx(v * sum(entry.num_gathers(p, v, m)), rel=1e-12)

@@ -197,6 +197,7 @@ def pipeline_bound(
     delayed_s = slowest.weight_gradient_s
     half_s = 0.5 * (others_s - delayed_s)
     bubble_s = schedules[plan_options.schedule].bubble_s(half_s, half_s, delayed_s, send_s, p, v, m)
+    gathers = schedules[plan_options.schedule].num_gathers(p, v, m)
     states = stage_states(problem, plan_options, strategy, costs, layout, m)
     paired_s = slowest.paired_s * num_paired(plan_options, v, m)
     flops_per_s = problem.rates.matmul_flops_per_s
@@ -217,6 +218,9 @@ def pipeline_bound(
         else slowest.backward_window_s,
         computation_s=computation_s,
         num_micro_batches=m,
+        num_stages=p,
+        forward_gathers=gathers.forward,
+        backward_gathers=gathers.backward,
         num_layers=num_layers,
         tied_sync_s=tied_sync_s(problem, plan_options, strategy, send_s),
         hidden_s=m * slowest.hidden_s,

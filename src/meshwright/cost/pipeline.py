@@ -32,12 +32,12 @@ from meshwright.cost.layer import HeldMemory, LayerCost, split_backward, weighte
 from meshwright.cost.memory import StageState, num_axes, orthogonal_work
 from meshwright.cost.parts import StepTime, TimePart, by_field
 from meshwright.cost.problem import Problem, ProblemOf
-from meshwright.schedule.pipeline_schedules import schedules
+from meshwright.schedule.pipeline_schedules import Gathers, schedules
 from meshwright.sharding.dealing import chunk_lengths, dealing_of, dealt_kinds
 from meshwright.sharding.derivation import stage_boundary_calls
 from meshwright.sharding.local_sizes import local_elements
 from meshwright.sharding.strategy import PlanOptions, ScheduleKind, Strategy, StrategyOf
-from meshwright.spec.workload import Workload
+from meshwright.spec.workload import SoftwareStack, Workload
 
 ROUNDING = 1e-9
 """Largest relative difference of sums of the same parts in another order."""
@@ -207,6 +207,61 @@ class MeanWork:
 
 
 @dataclass(frozen=True)
+class SyncCounts:
+    """Transfers of all sharded weights and gradients of a stage in a step, by kind [1]."""
+
+    forward_gathers: Num
+    """Gathers of weights that forward passes wait for."""
+    backward_gathers: Num
+    scatters: Num
+    replica_sums: Num
+    inner_sums: Num
+    """Sums over tp of the gradients of weights that its ranks hold whole."""
+    at_end: Num
+    """1 where gradients are summed behind the last pass and hide under none, else 0."""
+
+
+def sync_counts(
+    plan_options: PlanOptions, software: SoftwareStack, num_stages: Num, gathers: Gathers,
+    num_micro_batches: Num,
+) -> SyncCounts:  # fmt: skip
+    """Return the transfers over data-parallel axes in a step of m micro-batches.
+
+    ZeRO 1 gathers and scatters once, ZeRO 2 scatters m times, ZeRO 3 gathers m times for forward
+    passes, m times for backward passes unless weights stay, and scatters m times. Replicas of a
+    shard sum once, or with each scatter. Software that sums whole gradients scatters them once.
+    Gradients of weights that tp leaves whole are summed over it once, or before each scatter of a
+    unit.
+
+    ZeRO 3 in 1F1B of four stages and eight micro-batches: 4 + 5 gathers and one scatter, not
+    8 + 8 and 8.
+
+    Parameters
+    ----------
+    gathers
+        Gathers in a pipeline whose forward passes let weights go.
+
+    Source: Rajbhandari et al. 2020 (ZeRO), section 7; PyTorch 2.13 ``distributed/pipelining``.
+    """
+    m, stage = num_micro_batches, plan_options.zero_stage
+    one = 0.0 * m + 1.0
+    none = 0.0 * one
+    counts = SyncCounts(one, none, m if stage == 2 else one, one, one, none)
+    if stage == 3:
+        again = none if plan_options.keeps_gathered else m
+        scatters = one if software.sums_in_last_pass else m
+        replica_sums = m if software.sums_replicas_each_pass else one
+        inner_sums = scatters if software.shards_by_unit else one
+        counts = SyncCounts(m, again, scatters, replica_sums, inner_sums, none)
+    if stage < 2 or not software.whole_in_pipelines:
+        return counts
+    piped = SyncCounts(one, none, one, one, one, at_end=one)
+    if stage == 3 and not plan_options.keeps_gathered:
+        piped = replace(piped, forward_gathers=gathers.forward, backward_gathers=gathers.backward)
+    return by_field(lambda alone, in_pipes: where(num_stages > 1, in_pipes, alone), counts, piped)
+
+
+@dataclass(frozen=True)
 class PipelinePrice:
     """All micro-batches through the pipeline, for columns of strategies.
 
@@ -224,6 +279,10 @@ class PipelinePrice:
     computation_s: Num
     """Computation of all micro-batches, which hidden transfers slow down [s]."""
     num_micro_batches: Num
+    num_stages: Num
+    forward_gathers: Num
+    """Gathers of all weights of a stage where a pipeline keeps them behind backward passes [1]."""
+    backward_gathers: Num
     num_layers: Num
     """Layers of the slowest stage: buckets of gradients and messages of ZeRO-3."""
     tied_sync_s: Num
@@ -237,7 +296,7 @@ class PipelinePrice:
     jitter: Num
     """Share by which waiting for the slowest of all devices prolongs a step."""
     tp_per_step_s: Num
-    """Sums over tp and tatp once for each step: gradients of tensors that all members hold [s]."""
+    """Sums over tp and tatp of gradients of tensors that all members hold, once [s]."""
     flops: Num
     """FLOPs executed on the slowest stage in a step."""
     memory_traffic_bytes: Num
@@ -269,6 +328,7 @@ def price_pipeline(
     backward_s = gradients_s + slowest.recompute_s
     backward_window_s = backward_s + slowest.backward_launch_s
     states = stage_states(problem, plan_options, strategy, costs, layout, m)
+    gathers = schedules[plan_options.schedule].num_gathers(p, v, m)
     paired_s = slowest.paired_s * num_paired(plan_options, v, m)
     of_axes = {part: m * getattr(slowest, name) for name, part in EXPOSED_PART.items()}
     return PipelinePrice(
@@ -290,6 +350,9 @@ def price_pipeline(
         else backward_window_s,
         computation_s=m * (slowest.forward_s + backward_s),
         num_micro_batches=m,
+        num_stages=p,
+        forward_gathers=gathers.forward,
+        backward_gathers=gathers.backward,
         num_layers=num_layers,
         tied_sync_s=tied_sync_s(problem, plan_options, strategy, send_s),
         hidden_s=m * slowest.hidden_s + paired_s,

@@ -107,7 +107,10 @@ def _derived(
     Only the sizes of heads matter: whether heads share keys decides which gradients are summed.
     """
     piece = LayerGraph(ops, 1, dict(sizes))
-    calls, saved = derive_calls(piece, plan_options), saved_elements(piece, plan_options, keeping)
+    saved = saved_elements(piece, plan_options, keeping)
+    calls = derive_calls(
+        piece, plan_options, selective=keeping.selective, stops_early=keeping.stops_early
+    )
     if keeping.keeps_gathered_inputs:
         calls = tuple(c for c in calls if c.of_weight or not c.is_regather or c.axis != "tp")
     if keeping.wide_key_gradients:
@@ -247,6 +250,7 @@ class ProblemOf(ABC, Generic[Work]):
             keeps_gathered_inputs=work.software.keeps_gathered_inputs,
             weighs_rows_in_fp32=work.software.weighs_rows_in_fp32,
             wide_key_gradients=work.software.wide_key_gradients,
+            stops_early=work.software.stops_recompute_early,
             freezes_weights=isinstance(work, Training) and work.optimizer.freezes_weights,
             **self._adapted,
         )

@@ -53,8 +53,15 @@ from meshwright.cost.memory import (
 from meshwright.cost.money import step_cost_usd
 from meshwright.cost.operator import DeviceRates
 from meshwright.cost.parts import MemoryUse, StepTime, TimePart
-from meshwright.cost.pipeline import PipelinePrice, price_pipeline, send_bytes
+from meshwright.cost.pipeline import (
+    PipelinePrice,
+    SyncCounts,
+    price_pipeline,
+    send_bytes,
+    sync_counts,
+)
 from meshwright.cost.problem import Problem, ProblemOf
+from meshwright.schedule.pipeline_schedules import Gathers
 from meshwright.sharding.local_sizes import degree_of
 from meshwright.sharding.strategy import (
     AXES,
@@ -67,7 +74,7 @@ from meshwright.sharding.strategy import (
 )
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.system import HostLink
-from meshwright.spec.workload import OptimizerPreset, Workload
+from meshwright.spec.workload import OptimizerPreset, SoftwareStack, Workload
 
 
 def optimizer_step_s(
@@ -253,14 +260,19 @@ def step_sync(
     if links.expert is not None:
         kinds.append((heaviest.expert_params, links.expert))
     software = problem.workload.software
-    synced = gradient_sync(
-        kinds, price, plan_options, optimizer, sums_whole=software.sums_whole_gradients
-    )
-    if plan_options.zero_stage == 3 and (software.copies_shards or software.eager):
-        copied = sharding_copies_s(
-            heaviest, price, plan_options, optimizer, problem.rates.elementwise_bytes_per_s
+    synced = gradient_sync(kinds, price, plan_options, optimizer, software)
+    if plan_options.zero_stage < 3:
+        return synced
+    counts = counts_of(price, plan_options, software)
+    if software.copies_shards or software.eager:
+        copied_s = sharding_copies_s(
+            heaviest, counts, optimizer, problem.rates.elementwise_bytes_per_s
         )
-        synced = replace(synced, copies=plain(copied))
+        synced = replace(synced, copies=plain(copied_s))
+    if software.shards_by_unit:
+        # The first sums over tp are part of the pipeline.
+        again_s = (counts.inner_sums - 1.0) / price.num_micro_batches * price.tp_per_step_s
+        synced = replace(synced, each_backward=synced.each_backward + plain(again_s))
     return synced
 
 
@@ -402,6 +414,8 @@ class DataParallelLinks:
     """All-reduce over all replicas of a parameter at once: without ZeRO."""
     degrees: Num
     """Devices that share one copy of the sharded state [1]."""
+    broadcast: CollectiveTime | None = None
+    """Over the shards; None where no software sends weights this way."""
 
 
 SyncedKinds = Sequence[tuple[Num, DataParallelLinks]]
@@ -409,6 +423,7 @@ SyncedKinds = Sequence[tuple[Num, DataParallelLinks]]
 
 
 NOTHING = Exposure(0.0, 0.0)
+NO_SOFTWARE = SoftwareStack()
 
 
 @dataclass(frozen=True)
@@ -444,24 +459,28 @@ class GradientSync:
         return self.last_backward + self.replicas + self.norm
 
 
+def counts_of(
+    pipeline: PipelinePrice, plan_options: PlanOptions, software: SoftwareStack
+) -> SyncCounts:
+    """Return the transfers over data-parallel axes in a step."""
+    gathers = Gathers(pipeline.forward_gathers, pipeline.backward_gathers)
+    m = pipeline.num_micro_batches
+    return sync_counts(plan_options, software, pipeline.num_stages, gathers, m)
+
+
 def gradient_sync(
     kinds: SyncedKinds, pipeline: PipelinePrice, plan_options: PlanOptions,
-    optimizer: OptimizerPreset, *, sums_whole: bool = False,
+    optimizer: OptimizerPreset, software: SoftwareStack = NO_SOFTWARE,
 ) -> GradientSync:  # fmt: skip
     """Return the seconds of synchronising all kinds of parameters in a step.
 
     ZeRO 0: one all-reduce of gradients. ZeRO 1: one reduce-scatter, one all-gather of parameters.
-    ZeRO 2: a reduce-scatter after each micro-batch, because only the shard is kept. ZeRO 3: for
-    each micro-batch an all-gather (two when weights are dropped in between) and a reduce-scatter.
-    Gradients hide under the last (ZeRO 2, 3: each) backward pass, parameters under a forward pass;
-    under a schedule that splits the backward pass, gradients hide under its weight gradients alone.
-    The sum of one number for the gradient norm comes after them and hides under nothing.
-    Transfers of several kinds of parameters add: they share the window and the links.
-
-    Parameters
-    ----------
-    sums_whole
-        Gradients are summed on every rank, although ZeRO 1 needs only a shard of them there.
+    ZeRO 2 and 3: as often as :func:`~meshwright.cost.pipeline.sync_counts` says. Gradients hide
+    under the last (ZeRO 2, 3: each) backward pass, parameters under a forward pass; under a
+    schedule that splits the backward pass, gradients hide under its weight gradients alone.
+    Gradients that are summed behind the last pass, broadcasts of updated weights, and the sum of
+    one number for the gradient norm hide under nothing. Transfers of several kinds of parameters
+    add: they share the window and the links.
 
     Source: Rajbhandari et al. 2020 (ZeRO), section 7.
     """
@@ -474,43 +493,58 @@ def gradient_sync(
         return overlapped(sent.shared_s, window_s, buckets, sent.alone_s)
 
     forward_s, backward_s = pipeline.forward_window_s, pipeline.backward_window_s
-    gradient_s = pipeline.gradient_window_s
-    if plan_options.zero_stage == 0:
+    gradient_s, stage = pipeline.gradient_window_s, plan_options.zero_stage
+    if stage == 0:
         # One all-reduce of all gradients.
         norm_s = sum(links.all_reduce.time_s(0.0, 1.0) for _, links in kinds)
         summed = show(_all_reduce(kinds, buckets, optimizer), gradient_s)
         return GradientSync(last_backward=summed, norm=Exposure(norm_s, 0.0))
     # ZeRO 1 to 3: gradients scattered, weights gathered, one shard summed over its replicas.
-    gradient = optimizer.reduced_gradient_bytes_per_param
-    weight = optimizer.gathered_bytes_per_param(plan_options.zero_stage)
+    gradient, weight = (
+        optimizer.reduced_gradient_bytes_per_param, optimizer.gathered_bytes_per_param(stage),
+    )  # fmt: skip
     reduced = _sent((k.reduce_scatter, n * gradient, buckets) for n, k in kinds)
     gathered = _sent((k.all_gather, n * weight, buckets) for n, k in kinds)
     replicas = _sent((k.replicate_all_reduce, n * gradient / k.degrees, 1.0) for n, k in kinds)
-    if sums_whole and plan_options.zero_stage == 1:
-        reduced, replicas = _all_reduce(kinds, buckets, optimizer), replicas.times(0.0)
     norm_s = sum(
         sum(t.time_s(0.0, 1.0) for t in (k.reduce_scatter, k.all_gather, k.replicate_all_reduce))
         for _, k in kinds
     )
     norm = Exposure(norm_s, 0.0)
-    # ZeRO 2 and 3 scatter after each of m micro-batches; ZeRO 3 also gathers in each pass. What is
-    # left of the last backward window hides the sum over replicas.
-    m = pipeline.num_micro_batches
-    if plan_options.zero_stage < 3:
-        scattered = show(reduced, gradient_s)
+    if stage == 1:
+        if software.sums_whole_gradients:
+            reduced, replicas = _all_reduce(kinds, buckets, optimizer), replicas.times(0.0)
+        update = show(gathered, forward_s)
+        if software.broadcasts_updates:
+            update = plain(_broadcast(kinds, buckets, optimizer).shared_s)
         last = show(replicas, positive_part(gradient_s - reduced.shared_s))
-        once = GradientSync(first_forward=show(gathered, forward_s), replicas=last, norm=norm)
-        if plan_options.zero_stage == 1:
-            return replace(once, last_backward=scattered)
-        return replace(once, each_backward=scattered, num_micro_batches=m)
-    again = gathered.times(1.0 if plan_options.reshard_after_forward else 0.0)
+        return GradientSync(
+            first_forward=update, last_backward=show(reduced, gradient_s), replicas=last, norm=norm
+        )
+    # What is left of the last backward window hides the sum over replicas.
+    m, counts = pipeline.num_micro_batches, counts_of(pipeline, plan_options, software)
+    again = gathered.times(1.0 if stage == 3 and plan_options.reshard_after_forward else 0.0)
     # Both kinds of transfers share the backward window; gradients come in the last part of it.
     shared_s = smaller(backward_s, gradient_s + again.shared_s)
-    forward, backward = show(gathered, forward_s), show(again + reduced, shared_s)
-    last = show(replicas, positive_part(shared_s - again.shared_s - reduced.shared_s))
-    return GradientSync(
-        each_forward=forward, each_backward=backward, num_micro_batches=m, replicas=last, norm=norm
+    at_end = plain(0.0 * shared_s)
+    passed = again + reduced
+    last = show(replicas, positive_part(shared_s - passed.shared_s))
+    if software.sums_in_last_pass and stage == 3:
+        passed, at_end = again, show(reduced, gradient_s)
+    if software.sums_replicas_each_pass and stage == 3:
+        passed, last = passed + replicas, plain(0.0 * shared_s)
+    before, behind = show(gathered, forward_s), show(passed, shared_s)
+    if software.whole_in_pipelines:
+        in_passes, share = 1.0 - counts.at_end, counts.at_end * counts.backward_gathers / m
+        behind = behind.times(in_passes) + show(gathered, backward_s).times(share)
+        last = last.times(in_passes) + plain(replicas.shared_s).times(counts.at_end)
+        at_end = plain(reduced.shared_s).times(counts.at_end)
+    synced = GradientSync(
+        each_backward=behind, num_micro_batches=m, last_backward=at_end, replicas=last, norm=norm
     )
+    if stage == 2:
+        return replace(synced, first_forward=before)
+    return replace(synced, each_forward=before.times(counts.forward_gathers / m))
 
 
 @dataclass(frozen=True)
@@ -551,22 +585,24 @@ def _all_reduce(kinds: SyncedKinds, buckets: Num, optimizer: OptimizerPreset) ->
     return _sent((links.all_reduce, params * word, buckets) for params, links in kinds)
 
 
+def _broadcast(kinds: SyncedKinds, buckets: Num, optimizer: OptimizerPreset) -> _Sent:
+    """Return the seconds in which each rank of a shard sends the weights that it has updated."""
+    word = optimizer.updated_bytes_per_param
+    return _sent((k.broadcast, n * word, buckets) for n, k in kinds if k.broadcast is not None)
+
+
 def sharding_copies_s(
-    state: StageState, pipeline: PipelinePrice, plan_options: PlanOptions,
-    optimizer: OptimizerPreset,
-    memory_bytes_per_s: Num,
+    state: StageState, counts: SyncCounts, optimizer: OptimizerPreset, memory_bytes_per_s: Num
 ) -> Num:  # fmt: skip
     """Return the seconds in which full sharding copies in a step, where no compiler removes it.
 
-    Each gather copies weights out of its buffer (2 bytes in, 2 out), each micro-batch casts and
-    lays out gradients for the scatter (2 in, 4 out), unless weights are frozen.
+    Each gather copies weights out of its buffer (2 bytes in, 2 out), each scatter casts and lays
+    out gradients (2 in, 4 out), unless weights are frozen.
     Source: PyTorch FSDP2, torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py.
     """
-    per_param = 4.0 * (1.0 + plan_options.reshard_after_forward) + 6.0 * (
-        not optimizer.freezes_weights
-    )
-    params = state.dense_params + state.expert_params
-    return pipeline.num_micro_batches * params * per_param / memory_bytes_per_s
+    gathers = counts.forward_gathers + counts.backward_gathers
+    per_param = 4.0 * gathers + 6.0 * counts.scatters * (not optimizer.freezes_weights)
+    return (state.dense_params + state.expert_params) * per_param / memory_bytes_per_s
 
 
 @dataclass(frozen=True)
@@ -604,8 +640,10 @@ def sync_links(problem: Problem, collectives: Collectives) -> SyncLinks:
             replicate_all_reduce=collectives.time_over(CollectiveKind.ALL_REDUCE, replicate),
             all_reduce=collectives.time_over(CollectiveKind.ALL_REDUCE, everyone),
             degrees=degrees,
+            broadcast=collectives.time_over(CollectiveKind.BROADCAST, shard) if sends else None,
         )
 
+    sends = problem.workload.software.broadcasts_updates
     s = collectives.network.strategy
     experts = None
     if problem.num_experts:

@@ -51,6 +51,7 @@ def pieces_of(graph: OpGraph) -> tuple[LayerGraph, ...]:
 def calls_of_step(
     job: Job, graph: OpGraph, counts: Sequence[int],
     calls: Sequence[Iterable[CollectiveCall]], elements: Elements = mean_elements,
+    times: Callable[[CollectiveCall], float] | None = None,
 ) -> Iterator[tuple[CollectiveCall, float]]:  # fmt: skip
     """Yield each collective over an axis in use, with the elements that it carries in a step.
 
@@ -60,7 +61,11 @@ def calls_of_step(
         Layers of each kind on a rank, its embeddings, and its heads.
     calls
         Collectives of a micro-batch of each of these.
+    times
+        How often a step makes a collective of one of these; not stated: once, or in each
+        micro-batch.
     """
+    often = times or (lambda call: 1.0 if call.per_step else job.num_micro_batches)
     is_tied = graph.tied and counts[-2] > 0
     for piece, count, of_piece in zip(pieces_of(graph), counts, calls, strict=True):
         sizes, is_end = _sizes(piece, job), piece in (graph.embedding, graph.head)
@@ -70,8 +75,8 @@ def calls_of_step(
             if is_tied and piece is graph.head and call.of_weight:
                 is_other = is_other or call.tensor.name.startswith(TABLE)
             if not is_other and degree_of(call.axis, job.strategy, sizes) > 1:
-                times = count * (1 if call.per_step else job.num_micro_batches)
-                yield call, times * elements(call.tensor, call.split, sizes, job.strategy)
+                one = elements(call.tensor, call.split, sizes, job.strategy)
+                yield call, count * often(call) * one
 
 
 def calls_between_stages(

@@ -86,6 +86,8 @@ class Recorder(TorchDispatchMode):
         """Bytes of the sends of streams that the process group carried [bytes]."""
         self.waits_s: defaultdict[str, list[float]] = defaultdict(list)
         """Time that layers wait for each collective and each round of a stream, by axis [s]."""
+        self.sums_gradients = False
+        """Whether collectives without a label sum gradients at present."""
         self._labels: list[Label] = []
         self._expected: dict[int, Label] = {}
 
@@ -157,7 +159,7 @@ class Recorder(TorchDispatchMode):
 
     def phase_of(self, kind: CollectiveKind, axis: str) -> str:
         """Return the phase of a collective without a label."""
-        if kind in (SCATTER, REDUCE) and ("dp" in axis or axis == "cp"):
+        if self.sums_gradients or (kind in (SCATTER, REDUCE) and ("dp" in axis or axis == "cp")):
             return Phase.WEIGHT_GRADIENT
         return Phase.INPUT_GRADIENT if in_backward() else Phase.FORWARD
 

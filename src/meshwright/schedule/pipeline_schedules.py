@@ -8,10 +8,11 @@ layers of one stage, so one chunk takes 1 / v of them. No network and no memory 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from meshwright.base.arrays import Mask, Num, ceil_div, positive_part, smaller
+from meshwright.base.arrays import Mask, Num, ceil_div, positive_part, smaller, where
 from meshwright.base.registry import Registry
 
 
@@ -31,6 +32,20 @@ class OrderedPass(NamedTuple):
     kind: TaskKind
     micro_batch: int
     chunk: int
+
+
+class Gathers(NamedTuple):
+    """Gathers of sharded weights in a step, by the pass that waits for them [1]."""
+
+    forward: Num
+    backward: Num
+
+
+PREFETCHED_CHUNKS = 3
+"""Chunks of a device with gathered weights at once.
+
+Source: PyTorch 2.13 ``distributed/pipelining/schedules.py``, ``_add_unshard_reshard``.
+"""
 
 
 class PipelineSchedule(ABC):
@@ -81,6 +96,19 @@ class PipelineSchedule(ABC):
 
         In units of all the layers of the stage, so it need not be whole where a stage has chunks.
         """
+
+    @classmethod
+    def num_gathers(
+        cls, num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num
+    ) -> Gathers:
+        """Return the gathers of all weights of a stage where forward passes let them go.
+
+        Backward passes keep them, so that a pass gathers if it is the first or follows a forward
+        pass of its chunk: m + 1 gathers in a step, those of the warm-up of the first stage forward.
+        Four stages and eight micro-batches of 1F1B: 4 forward, 5 backward.
+        """
+        forward = cls.peak_in_flight(0, num_stages, num_virtual_stages, num_micro_batches)
+        return Gathers(forward, num_micro_batches + 1 - forward)
 
     @staticmethod
     @abstractmethod
@@ -201,6 +229,23 @@ class Interleaved(PipelineSchedule):
         warm_up = 2 * (num_stages - stage - 1) + (num_virtual_stages - 1) * num_stages
         return smaller(num_micro_batches, (warm_up + 1) / num_virtual_stages)
 
+    @classmethod
+    def num_gathers(
+        cls, num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num
+    ) -> Gathers:
+        """Return m + 1 gathers, of which one of each run of p backward passes is a backward one.
+
+        Of more than three chunks some are let go before the next run of p passes:
+        v - 2 - (v mod 2) in each run but the first, and 1 + (v mod 2) more, on the stage with the
+        most. Four stages, eight chunks, 32 micro-batches: 33 + (6 x 7 + 1) / 8 = 38.375 gathers.
+
+        Source: derived; equals the most of :func:`gathers_of` for two runs or more.
+        """
+        v, runs = num_virtual_stages, num_micro_batches / num_stages
+        again = (v - 2 - v % 2) * (runs - 1) + 1 + v % 2
+        again = where((v > PREFETCHED_CHUNKS) & (runs > 1), again / v, 0.0 * runs)
+        return Gathers(num_micro_batches + 1 - runs + again, runs)
+
     @staticmethod
     def order(
         stage: int, num_stages: int, num_virtual_stages: int, num_micro_batches: int
@@ -275,6 +320,47 @@ class ZeroBubble(PipelineSchedule):
                 tasks.append(OrderedPass(TaskKind.BACKWARD_WEIGHT, i - stage, 0))
         delayed = range(max(num_micro_batches - stage, 0), num_micro_batches)
         return tasks + [OrderedPass(TaskKind.BACKWARD_WEIGHT, i, 0) for i in delayed]
+
+
+def gathers_of(order: Sequence[OrderedPass], num_virtual_stages: int) -> list[Gathers]:
+    """Return the gathers of each chunk of a stage where forward passes let weights go.
+
+    Of several chunks the next ``PREFETCHED_CHUNKS`` are gathered ahead, and all others let go.
+
+    Source: PyTorch 2.13 ``distributed/pipelining/schedules.py``, ``_add_unshard_reshard``;
+    ``stage.py``, ``backward_maybe_with_nosync`` (``set_reshard_after_backward``).
+    """
+    gathered: set[int] = set()
+    ahead: set[int] = set()
+    counts = [[0, 0] for _ in range(num_virtual_stages)]
+
+    def gather(chunk: int, *, is_forward: bool) -> None:
+        if chunk not in gathered:
+            gathered.add(chunk)
+            counts[chunk][not is_forward] += 1
+
+    for at, task in enumerate(order):
+        if num_virtual_stages > 1:
+            coming = _next_chunks(order, at, min(num_virtual_stages, PREFETCHED_CHUNKS))
+            gathered -= ahead - set(coming)
+            for chunk in coming:
+                if chunk not in ahead:
+                    gather(chunk, is_forward=True)
+            ahead = set(coming)
+        is_forward = task.kind is TaskKind.FORWARD
+        gather(task.chunk, is_forward=is_forward)
+        if is_forward:
+            gathered.remove(task.chunk)
+    return [Gathers(*count) for count in counts]
+
+
+def _next_chunks(order: Sequence[OrderedPass], at: int, number: int) -> list[int]:
+    """Return the next chunks at work from a place in the order on, each once."""
+    found: dict[int, None] = {}
+    while at < len(order) and len(found) < number:
+        found.setdefault(order[at].chunk)
+        at += 1
+    return list(found)
 
 
 schedules: Registry[type[PipelineSchedule]] = Registry("pipeline schedule")

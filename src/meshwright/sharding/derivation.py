@@ -41,6 +41,7 @@ from meshwright.sharding.axes import (
 )
 from meshwright.sharding.strategy import ContextKind, PlanOptions, Recompute
 from meshwright.spec.collective import CollectiveKind
+from meshwright.spec.workload import SelectiveRecompute
 
 LOSS_STATISTICS = ("maximum", "sum_of_exponentials", "target_logit")
 """Values reduced for each token by a loss over a split vocabulary (Shoeybi et al. 2019)."""
@@ -597,8 +598,9 @@ _SHARED_HEADS = (
 
 
 def derive_calls(
-    layer: LayerGraph, plan_options: PlanOptions, axes: Collection[str] | None = None
-) -> tuple[CollectiveCall, ...]:
+    layer: LayerGraph, plan_options: PlanOptions, axes: Collection[str] | None = None,
+    *, selective: SelectiveRecompute = "attention", stops_early: bool = False,
+) -> tuple[CollectiveCall, ...]:  # fmt: skip
     """Return every collective of one layer: forward, backward, and gradients once per step.
 
     Parameters
@@ -606,35 +608,57 @@ def derive_calls(
     axes
         Axes of more than one device; calls over no other axis are made. None: all axes, so that
         calls over an axis of one device have a group of one and cost nothing.
+    selective
+        What selective recomputation runs again where the plan options name nothing.
+    stops_early
+        Recomputation ends with the last tensor that an operator keeps, before the sums behind it.
     """
     forward = forward_calls(layer, plan_options)
+    replayed = _replayed(layer, plan_options, forward, selective)
+    if stops_early:
+        place = {op.name: at for at, op in enumerate(layer.ops)}
+        last = max((place[op.name] for op in layer.ops if op.saved), default=-1)
+        replayed = [call for call in replayed if place[_operator(call)] <= last]
     calls = [
         *forward,
-        *_replayed(layer, plan_options, forward),
+        *(replace(call, phase=Phase.INPUT_GRADIENT, replayed=True) for call in replayed),
         *backward_calls(layer, plan_options),
         *sync_calls(layer, plan_options),
     ]
     return tuple(call for call in calls if axes is None or _is_active(call, axes))
 
 
+def _operator(call: CollectiveCall) -> str:
+    return call.site.split(":")[0]
+
+
 def _replayed(
-    layer: LayerGraph, plan_options: PlanOptions, forward: list[CollectiveCall]
-) -> list[CollectiveCall]:
-    """Return the forward calls that recomputation runs again in the backward pass."""
+    layer: LayerGraph, plan_options: PlanOptions, forward: list[CollectiveCall],
+    selective: SelectiveRecompute,
+) -> list[CollectiveCall]:  # fmt: skip
+    """Return the forward calls that recomputation runs again in the backward pass.
+
+    Where outputs of products are kept their inputs are made again, gathers among them;
+    ``half_of_products`` keeps reduced and exchanged tensors too.
+
+    Source: torchtitan 0.3.0 ``distributed/activation_checkpoint.py``, ``comm_ops``.
+    """
     if plan_options.recompute is Recompute.NONE:
         return []
-    again = forward
-    if plan_options.recompute is Recompute.SELECTIVE:
-        sites = repeated_ops(layer, plan_options.recompute_modules, plan_options.stored_tensors)
-        cores = {op.name for op in layer.ops if op.kind is OpKind.ATTENTION}
-        travels = plan_options.context_kind is not ContextKind.ULYSSES
-        again = [
-            call
-            for call in forward
-            if (site := call.site.split(":")[0]) in sites
-            and (travels or site not in cores or plan_options.stored_tensors)
-        ]
-    return [replace(call, phase=Phase.INPUT_GRADIENT, replayed=True) for call in again]
+    modules, tensors = plan_options.recompute_modules, plan_options.stored_tensors
+    is_default = not modules and not tensors
+    if plan_options.recompute is Recompute.FULL or (is_default and selective == "all_but_products"):
+        return forward
+    if is_default and selective == "half_of_products":
+        return [call for call in forward if call.kind is CollectiveKind.ALL_GATHER]
+    sites = repeated_ops(layer, modules, tensors)
+    cores = {op.name for op in layer.ops if op.kind is OpKind.ATTENTION}
+    travels = plan_options.context_kind is not ContextKind.ULYSSES
+    return [
+        call
+        for call in forward
+        if (site := _operator(call)) in sites and (travels or site not in cores or tensors)
+    ]
 
 
 def _is_active(call: CollectiveCall, active: Collection[str]) -> bool:

@@ -301,6 +301,8 @@ class CheckpointPolicy:
     """Outputs of products are kept where they are only added to the residual stream too."""
     separate_projections: bool = False
     """Queries, keys and values are made by three products, of which each is kept or made again."""
+    stops_early: bool = False
+    """Recomputation ends with the last tensor that a layer keeps."""
 
 
 def saved_elements(

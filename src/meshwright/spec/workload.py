@@ -304,6 +304,12 @@ class SoftwareStack(Declaration):
 
     Source: torchtitan before 2026-06, pytorch/torchtitan, pull request 3714.
     """
+    stops_recompute_early: bool = False
+    """Recomputation of a layer ends with the last tensor that it keeps: the sums behind its last
+    product are not made again.
+
+    Source: PyTorch 2.13 ``utils/checkpoint.py``, ``set_checkpoint_early_stop``.
+    """
     fused_gradient_accumulation: bool = True
     """Products of weight gradients accumulate into the gradient; otherwise a separate pass does."""
     overlaps_sends: bool = True
@@ -316,7 +322,27 @@ class SoftwareStack(Declaration):
     sums_whole_gradients: bool = False
     """ZeRO 1 sums all gradients on every rank, and each uses its shard.
 
-    Source: BF16_Optimizer under pipelines, microsoft/DeepSpeed deepspeed/runtime/pipe/engine.py.
+    Source: BF16_Optimizer under pipelines, microsoft/DeepSpeed deepspeed/runtime/pipe/engine.py;
+    ``DistributedDataParallel`` of PyTorch 2.13.
+    """
+    broadcasts_updates: bool = False
+    """Under ZeRO 1 each rank broadcasts the weights that it has updated, in their own type; other
+    frameworks gather them in the type of products.
+
+    Source: PyTorch 2.13 ``distributed/optim/zero_redundancy_optimizer.py``, ``_sync_params``.
+    """
+    sums_in_last_pass: bool = False
+    """Without pipelines, ZeRO 3 scatters gradients once a step: those of several micro-batches are
+    summed whole before.
+
+    Source: ``no_sync`` of Accelerate 1.15, which transformers 5.23 ``trainer.py`` enters for all
+    micro-batches but the last.
+    """
+    sums_replicas_each_pass: bool = False
+    """Replicas of a shard sum its gradients in each micro-batch, not once a step.
+
+    Source: FSDP2 of PyTorch 2.13 without ``set_requires_all_reduce``: torchtitan 0.3.0
+    ``trainer.py``.
     """
     dropout: bool = False
     deterministic: bool = False

@@ -790,10 +790,11 @@ class LinkTable:
 
     def take(self, rows: IntArray, zero_stage: int) -> SyncLinks:
         """Return the collectives of some rows; those that a ZeRO stage leaves unused stay whole."""
+        sharded = ("reduce_scatter", "all_gather", "replicate_all_reduce", "degrees")
         used = {
             0: ("all_reduce",),
-            1: ("reduce_scatter", "all_gather", "replicate_all_reduce", "all_reduce", "degrees"),
-        }.get(zero_stage, ("reduce_scatter", "all_gather", "replicate_all_reduce", "degrees"))
+            1: (*sharded, "all_reduce", "broadcast"),
+        }.get(zero_stage, sharded)
         return _each(self.links, lambda name, one: take_rows(one, rows) if name in used else one)
 
 

@@ -1,6 +1,6 @@
 """Synchronisation of gradients and weights: what each ZeRO stage sends, and what of it shows."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 from hand_made_plans import build
@@ -10,17 +10,19 @@ from meshwright.catalog.systems import load_system
 from meshwright.cost.communication import CollectiveTime, overlapped, plain, slowdown_s
 from meshwright.cost.memory import StageState
 from meshwright.cost.parts import StepPhase, StepTime, TimePart
-from meshwright.cost.pipeline import PipelinePrice
+from meshwright.cost.pipeline import PipelinePrice, sync_counts
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import (
+    NO_SOFTWARE,
     DataParallelLinks,
     gradient_sync,
     price_one,
     sharding_copies_s,
     step_time,
 )
-from meshwright.sharding.strategy import PlanOptions
-from meshwright.spec.workload import OptimizerPreset
+from meshwright.schedule.pipeline_schedules import schedules
+from meshwright.sharding.strategy import PlanOptions, ScheduleKind
+from meshwright.spec.workload import OptimizerPreset, SoftwareStack
 
 MICRO_BATCHES, BUCKETS, DEVICES = 5.0, 4.0, 8.0
 PARAMS = 1_000.0
@@ -44,6 +46,11 @@ LINKS = DataParallelLinks(
 )
 
 
+def counts(plan_options, software=NO_SOFTWARE, stages=1.0, chunks=1.0, number=MICRO_BATCHES):
+    gathers = schedules[plan_options.schedule].num_gathers(stages, chunks, number)
+    return sync_counts(plan_options, software, stages, gathers, number)
+
+
 def pipeline(**given):
     """Return a pipeline that takes no time but what is given."""
     known = {entry.name: 0.0 for entry in fields(PipelinePrice)}
@@ -51,6 +58,7 @@ def pipeline(**given):
         {p: given.pop(p, 0.0) for p in TimePart if p.phase == StepPhase.PASSES}
     )
     known |= {"num_micro_batches": MICRO_BATCHES, "num_layers": BUCKETS}
+    known["num_stages"] = 1.0
     return PipelinePrice(**(known | given))
 
 
@@ -162,14 +170,69 @@ def test_gradients_summed_whole_travel_twice_as_far_under_zero_1_alone():
     whole, sharded = (
         [
             gradient_sync(
-                [(PARAMS, LINKS)], pipeline(), PlanOptions(zero_stage=stage), ADAM, sums_whole=sums
+                [(PARAMS, LINKS)], pipeline(), PlanOptions(zero_stage=stage), ADAM, software
             ).total.exposed_s
             for stage in (1, 2)
         ]
-        for sums in (True, False)
+        for software in (SoftwareStack(sums_whole_gradients=True), NO_SOFTWARE)
     )
     assert whole[0] == pytest.approx(2 * REDUCE_S + GATHER_S, rel=1e-14)
     assert whole[1] == sharded[1]
+
+
+def test_updated_weights_are_broadcast_in_their_own_type_and_hide_under_nothing():
+    """A window that would hide a gather hides no broadcast: 4 bytes of each weight, whole."""
+    software = SoftwareStack(broadcasts_updates=True)
+    links = replace(LINKS, broadcast=CollectiveTime(((0.0, 1.0),)))
+    work = pipeline(forward_window_s=1e9)
+    synced = gradient_sync([(PARAMS, links)], work, PlanOptions(zero_stage=1), ADAM, software)
+    assert synced.first_forward.exposed_s == ADAM.weight_bytes_per_param * PARAMS
+
+
+IN_PIPELINES = SoftwareStack(whole_in_pipelines=True)
+
+
+@pytest.mark.parametrize(
+    ("stage", "schedule", "chunks", "gathers"),
+    [
+        (2, "1f1b", 1.0, (1, 0)),
+        (3, "1f1b", 1.0, (4, 5)),
+        (3, "gpipe", 1.0, (8, 1)),
+        (3, "interleaved", 2.0, (7, 2)),
+    ],
+)
+def test_pipelines_that_sum_whole_gradients_scatter_once(stage, schedule, chunks, gathers):
+    """Four stages, eight micro-batches: each backward pass leaves the weights to the next one."""
+    plan_options = PlanOptions(zero_stage=stage, schedule=ScheduleKind(schedule))
+    found = counts(plan_options, IN_PIPELINES, 4.0, chunks, 8.0)
+    assert (found.forward_gathers, found.backward_gathers) == gathers
+    assert (found.scatters, found.replica_sums, found.at_end) == (1, 1, 1)
+    alone = counts(plan_options, IN_PIPELINES, number=8.0)
+    assert (alone.scatters, alone.at_end) == (8, 0)
+
+
+def test_a_pipeline_shows_the_sum_of_its_gradients():
+    """Windows hide all gathers but one of four buckets, and nothing of the scatter at the end."""
+    plan_options = PlanOptions(zero_stage=3)
+    windows = {"forward_window_s": 1e9, "backward_window_s": 1e9, "gradient_window_s": 1e9}
+    work = pipeline(num_stages=4.0, forward_gathers=4.0, backward_gathers=2.0, **windows)
+    synced = gradient_sync([(PARAMS, LINKS)], work, plan_options, ADAM, IN_PIPELINES)
+    assert synced.last_backward.exposed_s == REDUCE_S
+    gathers = (MICRO_BATCHES + 1) * GATHER_S
+    assert synced.total.exposed_s == pytest.approx(gathers / BUCKETS + REDUCE_S, rel=1e-14)
+    assert synced.total.hidden_s == pytest.approx(gathers * (1 - 1 / BUCKETS), rel=1e-14)
+
+
+def test_replicas_that_sum_in_each_pass_sum_m_times():
+    links = replace(LINKS, replicate_all_reduce=CollectiveTime(((0.0, 1.0),)))
+    plan_options, software = PlanOptions(zero_stage=3), SoftwareStack(sums_replicas_each_pass=True)
+    once, often = (
+        gradient_sync([(PARAMS, links)], pipeline(), plan_options, ADAM, s).total.exposed_s
+        for s in (NO_SOFTWARE, software)
+    )
+    shard_s = 4 * PARAMS / DEVICES
+    assert often - once == pytest.approx((MICRO_BATCHES - 1) * shard_s)
+    assert counts(plan_options, software).replica_sums == MICRO_BATCHES
 
 
 def test_dense_and_expert_gradients_spend_one_window():
@@ -210,13 +273,11 @@ def test_step_slows_by_everything_hidden_and_jitters_as_a_whole():
 
 def test_copies_of_full_sharding_by_hand():
     state = StageState(10.0, 2.0, 0.0, 1.0, 0.0, 4.0)
-    plan_options = PlanOptions(zero_stage=3)
-    assert (
-        sharding_copies_s(state, pipeline(), plan_options, ADAM, 7.0) == MICRO_BATCHES * 12 * 14 / 7
-    )
-    kept = PlanOptions(zero_stage=3, reshard_after_forward=False)
-    assert sharding_copies_s(state, pipeline(), kept, ADAM, 5.0) == MICRO_BATCHES * 12 * 10 / 5
-    assert sharding_copies_s(state, pipeline(), kept, FROZEN, 5.0) == MICRO_BATCHES * 12 * 4 / 5
+    again = counts(PlanOptions(zero_stage=3))
+    assert sharding_copies_s(state, again, ADAM, 7.0) == MICRO_BATCHES * 12 * 14 / 7
+    kept = counts(PlanOptions(zero_stage=3, reshard_after_forward=False))
+    assert sharding_copies_s(state, kept, ADAM, 5.0) == MICRO_BATCHES * 12 * 10 / 5
+    assert sharding_copies_s(state, kept, FROZEN, 5.0) == MICRO_BATCHES * 12 * 4 / 5
 
 
 def test_frozen_weights_are_gathered_by_zero_3_alone():

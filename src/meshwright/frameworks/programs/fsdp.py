@@ -114,6 +114,8 @@ def _parts(plan: Plan) -> Iterator[str]:
     if sizes["ep"] * sizes["etp"] > 1:
         yield "experts"
     yield "replicated" if options.zero_stage < 2 else "fully_sharded"
+    if _is_hybrid(plan) and sizes["pp"] == 1:
+        yield "replicas"
     yield "sharded_optimizer" if options.zero_stage == 1 else "plain_optimizer"
     yield f"recompute_{options.recompute}"
     if options.offload.has_activations:
@@ -122,7 +124,14 @@ def _parts(plan: Plan) -> Iterator[str]:
         yield "context"
     if sizes["pp"] > 1:
         yield "pipeline"
+        if options.zero_stage < 2:
+            yield "narrow_sends"
     yield "main"
+
+
+def _is_hybrid(plan: Plan) -> bool:
+    """Return whether shards have replicas."""
+    return plan.best.plan_options.zero_stage >= 2 and degrees(plan)["dp_replicate"] > 1
 
 
 def _in_parts(plan: Plan) -> dict[str, object]:
@@ -139,14 +148,13 @@ def _in_parts(plan: Plan) -> dict[str, object]:
         "shards": SHARD_AXES,
         "gradients": GRADIENT_AXES,
     }
-    is_hybrid = options.zero_stage >= 2 and sizes["dp_replicate"] > 1
     return {
         **{name: _written(tuple(axis for axis in dims if axis in axes))
            for name, axes in slices.items()},
         "shape": (sizes["pp"], copies, sizes["ep"], sizes["etp"]),
         "names": _written(("pp", "expert_dp", "ep", "etp")),
         "stage": options.zero_stage,
-        "mesh": 'mesh["dp_replicate", "shards"]' if is_hybrid else 'groups["shards"]',
+        "mesh": 'mesh["dp_replicate", "shards"]' if _is_hybrid(plan) else 'groups["shards"]',
         "offload": "CPUOffloadPolicy" if on_host else "OffloadPolicy",
         "pin": 'pin_memory=DEVICE == "cuda"' if on_host else "",
         "add_expert_groups": "    groups |= build_expert_groups()\n" * (expert_ranks > 1),

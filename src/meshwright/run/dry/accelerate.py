@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
@@ -108,9 +108,10 @@ class AccelerateProgram(RankProgram):
         model, _ = self.accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
         return [model.train()]
 
-    def _without_sums(self, chunk: Any) -> AbstractContextManager[None]:
-        found: AbstractContextManager[None] = self.accelerator.no_sync(chunk)
-        return found
+    @contextmanager
+    def _without_sums(self, chunk: Any) -> Iterator[None]:
+        with self.accelerator.no_sync(chunk):
+            yield
 
     def _made(self, chunk: nn.Module, tokens: Tensor) -> Tensor:
         """Return the loss, which models of transformers compute themselves."""

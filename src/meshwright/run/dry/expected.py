@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from meshwright.base.arrays import number_at
 from meshwright.cost.memory import workspace_bytes
 from meshwright.cost.parts import MemoryPart
-from meshwright.cost.pipeline import num_communicators
-from meshwright.cost.problem import Problem
+from meshwright.cost.pipeline import SyncCounts, num_communicators, sync_counts
 from meshwright.cost.step import price_columns
 from meshwright.frameworks.launch import SHARD_AXES, micro_batches
-from meshwright.graph.op import Phase
+from meshwright.graph.op import LayerGraph, Phase
 from meshwright.run.answer import Call
 from meshwright.run.derived import calls_between_stages, calls_of_step
 from meshwright.run.scale import Job
+from meshwright.schedule.pipeline_schedules import gathers_of, schedules
 from meshwright.sharding.algebra import CollectiveCall
 from meshwright.sharding.derivation import sync_calls
 from meshwright.sharding.local_sizes import degree_of, local_elements
@@ -63,26 +65,62 @@ def expected_messages(plan: Plan, stage_layers: Iterable[range], stage: int) -> 
     problem, best, chunks = plan.problem, plan.best, list(stage_layers)
     job = Job(plan.model, best.strategy, best.plan_options, plan.workload.sequence_length,
               micro_batches(plan))  # fmt: skip
-    kinds = [plan.model.layer_pattern[at] for layers in chunks for at in layers]
-    counts = [kinds.count(kind) for kind in range(len(problem.graph.layers))]
-    counts += [sum(layers.start == 0 for layers in chunks)]
-    counts += [sum(layers.stop == plan.model.num_layers for layers in chunks)]
     priced = problem.derived_shardings(best.plan_options)
     calls = [
-        [call for call in found.calls if not _is_of_data(call)]
-        + [call for call in sync_calls(piece, best.plan_options) if _is_of_data(call)]
+        [call for call in found.calls if not _is_of_data(call)] + list(_data_calls(plan, piece))
         for piece, found in zip(problem.pieces, priced, strict=True)
     ]
-    onward = sum(layers.stop < plan.model.num_layers for layers in chunks)
-    back = sum(layers.start > 0 for layers in chunks)
     total: defaultdict[Call, float] = defaultdict(float)
-    for call, elements in (
-        *calls_of_step(job, problem.graph, counts, calls, _most_elements),
-        *calls_between_stages(job, problem.graph, onward, back),
-    ):
-        key, shares = _as_sent(plan, call)
-        total[key] += elements * shares * _word_bytes(problem, call)
+    for layers, synced in zip(chunks, sync_of_chunks(plan, stage), strict=True):
+        kinds = [plan.model.layer_pattern[at] for at in layers]
+        counts = [kinds.count(kind) for kind in range(len(problem.graph.layers))]
+        counts += [int(layers.start == 0), int(layers.stop == plan.model.num_layers)]
+        times = partial(_times, synced, job.num_micro_batches)
+        for call, elements in (
+            *calls_of_step(job, problem.graph, counts, calls, _most_elements, times),
+            *calls_between_stages(job, problem.graph, counts[-1] == 0, counts[-2] == 0),
+        ):
+            key, shares = _as_sent(plan, call)
+            total[key] += elements * shares * _word_bytes(plan, call, synced)
     return {key: num_bytes for key, num_bytes in total.items() if num_bytes}
+
+
+def sync_of_chunks(plan: Plan, stage: int) -> list[SyncCounts]:
+    """Return the transfers of the weights of each chunk of a stage in a step."""
+    strategy, options = plan.best.strategy, plan.best.plan_options
+    shape = int(strategy.pp), int(strategy.num_virtual_stages), micro_batches(plan)
+    order = schedules[options.schedule].order(stage, *shape)
+    return [
+        sync_counts(options, plan.workload.software, strategy.pp, gathers, shape[-1])
+        for gathers in gathers_of(order, shape[1])
+    ]
+
+
+def _data_calls(plan: Plan, piece: LayerGraph) -> Iterator[CollectiveCall]:
+    """Yield the collectives of the weights of a piece over data-parallel axes."""
+    options, software = plan.best.plan_options, plan.workload.software
+    calls = [call for call in sync_calls(piece, options) if _is_of_data(call)]
+    if options.zero_stage == 1 and software.sums_whole_gradients:
+        whole = sync_calls(piece, replace(options, zero_stage=0))
+        calls = [call for call in calls if call.kind is CollectiveKind.ALL_GATHER]
+        calls += [call for call in whole if _is_of_data(call)]
+    for call in calls:
+        is_update = call.kind is CollectiveKind.ALL_GATHER and options.zero_stage == 1
+        sends = is_update and software.broadcasts_updates
+        yield replace(call, kind=CollectiveKind.BROADCAST) if sends else call
+
+
+def _times(synced: SyncCounts, num_micro_batches: int, call: CollectiveCall) -> float:
+    """Return how often a step makes a collective."""
+    if not _is_of_data(call):
+        return number_at(synced.inner_sums) if call.per_step else num_micro_batches
+    return number_at({
+        CollectiveKind.ALL_GATHER: synced.backward_gathers if call.is_regather
+        else synced.forward_gathers,
+        CollectiveKind.REDUCE_SCATTER: synced.scatters,
+        CollectiveKind.ALL_REDUCE: synced.replica_sums,
+        CollectiveKind.BROADCAST: 1.0,
+    }[call.kind])  # fmt: skip
 
 
 def _most_elements(*of: Any) -> float:
@@ -94,16 +132,18 @@ def _is_of_data(call: CollectiveCall) -> bool:
     return call.of_weight and call.axis.split("*")[0] in _DATA_AXES
 
 
-def _word_bytes(problem: Problem, call: CollectiveCall) -> float:
+def _word_bytes(plan: Plan, call: CollectiveCall, synced: SyncCounts) -> float:
     """Return the bytes of a number that a collective carries [bytes]."""
-    optimizer = problem.workload.optimizer
+    optimizer = plan.workload.optimizer
     if call.tensor.word_bytes is not None:
         return call.tensor.word_bytes
     if call.of_weight and call.kind is CollectiveKind.ALL_GATHER:
         return optimizer.gathered_weight_bytes_per_param
-    if _is_of_data(call):
+    if call.kind is CollectiveKind.BROADCAST:
+        return optimizer.updated_bytes_per_param
+    if _is_of_data(call) or (call.of_weight and number_at(synced.at_end)):
         return optimizer.reduced_gradient_bytes_per_param
-    return problem.rates.activation_bytes
+    return plan.problem.rates.activation_bytes
 
 
 _DATA_AXES = ("dp", "dp_shard", "dp_replicate", "edp", "edp_shard", "edp_replicate")
@@ -125,6 +165,8 @@ def _as_sent(plan: Plan, call: CollectiveCall) -> tuple[Call, float]:
         parts = ("dp_replicate", "dp_shard", *parts[1:])
     used = "*".join(part for part in parts if degree_of(part, strategy) > 1)
     phase = "forward" if call.phase is Phase.FORWARD else "backward"
+    if call.kind is CollectiveKind.BROADCAST:  # after the update
+        phase = "optimizer"
     if call.axis != "cp" or not call.streamed:
         return Call(call.kind, used, phase), 1.0
     rounds = strategy.cp - (call.kind is CollectiveKind.ALL_GATHER)

@@ -93,6 +93,12 @@ def _summed(group: Any, bucket: Any) -> Any:
 class FakeStage(LabelledStage):
     """A stage that skips the agreement with its neighbours, because its shapes are stated."""
 
+    def perform_reduce_grad(self, grad_scale_factor: int) -> None:
+        """Sum the gradients of all micro-batches, behind the last pass."""
+        self.recorder.sums_gradients = True
+        super().perform_reduce_grad(grad_scale_factor)
+        self.recorder.sums_gradients = False
+
     def _warmup_forward_vote(self, has_backward: bool, received_acc: Any = None) -> Any:
         return received_acc
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import accumulate
@@ -23,6 +23,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
+    FSDPModule,
     MixedPrecisionPolicy,
     OffloadPolicy,
     fully_shard,
@@ -124,7 +125,7 @@ class RankProgram:
         logging.getLogger("torch.distributed").setLevel(logging.ERROR)
         with ExitStack() as stack:
             stack.enter_context(warnings.catch_warnings())
-            for message in (".*returned a view tensor", ".*torch.jit.script"):
+            for message in (".*returned a view tensor", ".*torch.jit"):
                 warnings.filterwarnings("ignore", message=message)
             stack.enter_context(self.surroundings())
             stack.enter_context(fake_ranks(self.rank, self.world_size))
@@ -220,6 +221,8 @@ class RankProgram:
             if self.compute is not self.kept:
                 narrow = torch.autocast(DEVICE, dtype=self.compute)
                 chunk.forward = narrow(chunk.forward)  # type: ignore[method-assign]
+                if self.sizes["pp"] > 1:
+                    chunk.register_forward_hook(lambda *made: made[-1].to(self.compute))
             group = groups["gradients"].get_group()
             if group.size() == 1:
                 return chunk
@@ -238,15 +241,21 @@ class RankProgram:
 
     @property
     def sums_last(self) -> bool:
-        """Whether gradients are summed over ranks only after the last micro-batch."""
-        return not self.is_sharded
+        """Whether gradients are summed over ranks, or replicas, only after the last micro-batch."""
+        return not self.is_sharded or self.sizes["dp_replicate"] > 1
 
-    def _without_sums(self, chunk: Any) -> AbstractContextManager[None]:
-        """Return a context in which backward passes do not sum gradients over ranks."""
-        if not isinstance(chunk, DistributedDataParallel):  # one rank alone
-            return nullcontext()
-        found: AbstractContextManager[None] = chunk.no_sync()
-        return found
+    @contextmanager
+    def _without_sums(self, chunk: Any) -> Iterator[None]:
+        """Have backward passes leave gradients, or their shards over replicas, unsummed."""
+        if isinstance(chunk, FSDPModule):
+            chunk.set_requires_all_reduce(False)
+            yield
+            chunk.set_requires_all_reduce(True)
+        elif isinstance(chunk, DistributedDataParallel):
+            with chunk.no_sync():
+                yield
+        else:  # one rank alone
+            yield
 
     @property
     def is_sharded(self) -> bool:
@@ -392,9 +401,7 @@ class RankProgram:
         """Return a tensor of the shape that stages send."""
         rows = self.local_length // (self.sizes["tp"] if self.options.sequence_parallel else 1)
         size = (self.sizes["micro_batch_size"], rows, self.plan.model.hidden_size)
-        # Under autocast the residual stream has the type of the weights.
-        dtype = self.compute if self.is_sharded else self.kept
-        return torch.empty(size, dtype=dtype, requires_grad=True)
+        return torch.empty(size, dtype=self.compute, requires_grad=True)
 
     def _made_last(self) -> Tensor:
         """Return a tensor of the shape of the output of the last stage: logits."""

@@ -66,6 +66,11 @@ class TorchtitanProgram(RankProgram):
         """True: torchtitan always shards; with replicas alone, over one rank."""
         return True
 
+    @property
+    def sums_last(self) -> bool:
+        """False: its trainer tells no micro-batch to leave sums to a later one."""
+        return False
+
     def _groups(self, mesh: DeviceMesh) -> dict[str, DeviceMesh]:
         from torchtitan.distributed import ParallelDims, parallel_dims, utils
 

@@ -1,10 +1,7 @@
 """Random strategies run dry: each starts, sends what is derived, and holds what is priced.
 
 Seeds are fixed. Twenty runs are part of every test run, three hundred of the nightly ones. A
-strategy that a rule refuses, or that no program has, is drawn again. Left out is what is known to
-send other bytes (``docs/explanation/executed.md``): ZeRO 1, ZeRO 3 in a pipeline, replicas of
-several micro-batches, tensor parallelism without ZeRO or with recomputation, which PyTorch stops
-before the last collective of a layer.
+strategy that a rule refuses, or that no program has, is drawn again; nothing else is left out.
 """
 
 from __future__ import annotations
@@ -29,23 +26,24 @@ PEAK_TOLERANCE = 0.25
 
 def options_of(draw: random.Random) -> dict[str, Any]:
     """Return a strategy of eight devices: an axis alone, or several."""
-    axes = draw.choice(("dp", "dp", "tp", "pp", "tp*pp"))
-    tp = draw.choice((2, 4)) if "tp" in axes else 1
-    pp = 1 if "pp" not in axes else 2 if tp > 1 else draw.choice((2, 4))
-    dp = 8 // (tp * pp)
+    tp, cp, pp = draw.choice(
+        ((1, 1, 1), (1, 1, 1), (2, 1, 1), (4, 1, 1), (1, 2, 1), (1, 4, 1), (1, 1, 2), (1, 1, 4),
+         (2, 1, 2), (2, 2, 1), (1, 2, 2), (2, 2, 2), (1, 1, 8), (1, 8, 1))
+    )  # fmt: skip
+    dp = 8 // (tp * cp * pp)
     schedule = draw.choice(("1f1b", "gpipe", "interleaved")) if pp > 1 else "1f1b"
-    zero = 2 if pp > 1 else draw.choice((0, 3, 3)) if tp == 1 else 3
-    replicas = draw.choice((1, 1, 2)) if axes == "dp" and zero == 3 else 1
-    mbs = draw.choice((1, 2))
-    number = pp * draw.choice((2, 3)) if pp > 1 else 1 if replicas > 1 else draw.choice((1, 2, 5))
+    vpp = draw.choice((2, 2, 3, 4)) if schedule == "interleaved" else 1
+    zero = draw.choice((0, 1, 2, 3, 3, 3))
+    dp_shard = draw.choice([degree for degree in (1, 2, 4, 8) if dp % degree == 0])
+    mbs, number = draw.choice((1, 2)), draw.choice((1, 2, 3, 5))
     return {
-        "tp": tp, "pp": pp, "dp": dp, "zero": zero, "mbs": mbs, "dp_shard": dp // replicas,
-        "schedule": schedule, "vpp": 2 if schedule == "interleaved" else 1,
-        "sp": "on" if tp > 1 else "off",
-        "recompute": draw.choice(("none", "full", "selective") if tp == 1 else ("none",)),
-        "reshard": draw.choice(("on", "off")) if axes == "dp" and zero == 3 else "on",
-        "offload": draw.choice(("none", "none", "state")) if axes == "dp" and zero == 3 else "none",
-        "global_batch": dp * mbs * number,
+        "tp": tp, "cp": cp, "pp": pp, "dp": dp, "zero": zero, "mbs": mbs,
+        "dp_shard": draw.choice((dp, dp, dp_shard)),
+        "schedule": schedule, "vpp": vpp, "sp": draw.choice(("on", "off")) if tp > 1 else "off",
+        "recompute": draw.choice(("none", "full", "selective")),
+        "reshard": draw.choice(("on", "on", "off")) if zero == 3 else "on",
+        "offload": draw.choice(("none", "none", "none", "state", "all", "activations")),
+        "global_batch": dp * mbs * number * pp,
     }  # fmt: skip
 
 
@@ -55,7 +53,7 @@ def plans(seed: int) -> Iterator[Plan]:
     while True:
         options = options_of(draw)
         try:
-            plan = planned(max(4, 2 * options["pp"]), **options)
+            plan = planned(max(4, options["pp"] * options["vpp"]), **options)
         except MeshwrightError:
             continue
         if not list(dry_faults(plan)):
@@ -65,14 +63,15 @@ def plans(seed: int) -> Iterator[Plan]:
 def check(plan: Plan) -> None:
     """Run a plan dry, and hold it against the derivation and the price."""
     for stage in dry_run(plan).stages:
-        for one in stage.sent:
-            # Sums of norms over tp (a few bytes) lie in another pass than they are derived for.
-            assert one.is_equal or (one.axis, one.kind) == ("tp", "all_reduce"), one
+        assert all(one.is_equal for one in stage.sent), stage.sent
         held = {part.category: part for part in stage.held}
         assert held["weights"].most_bytes == held["weights"].predicted_bytes
-        # Adam counts steps in four bytes for each weight.
-        assert 0 <= held["states"].most_bytes - (held["states"].predicted_bytes or 0) <= 400
-        if plan.best.plan_options.zero_stage:  # whole gradients lie beside their buckets in step 1
+        # Adam counts steps in four bytes for each weight. ZeRO 1 deals whole weights over ranks:
+        # one norm more or less.
+        zero = plan.best.plan_options.zero_stage
+        more = held["states"].most_bytes - (held["states"].predicted_bytes or 0)
+        assert -2048 * (zero == 1) <= more <= 400 + 2048 * (zero == 1)
+        if zero >= 2:  # replicated weights: autocast keeps copies
             assert stage.peak_bytes == pytest.approx(stage.predicted_bytes, rel=PEAK_TOLERANCE)
 
 
