@@ -317,7 +317,8 @@ def price_columns(
         layers = prices_of(plan_options, tables)
     if links is None:
         links = problem.once(
-            ("links", id(network)), problem.calibration.collective_launch_s,
+            ("links", id(network)),
+            (problem.calibration.collective_launch_s, problem.workload.software.broadcasts_updates),
             lambda: step_collectives(problem, network),
         )  # fmt: skip
     send_s = links.send.time_s(send_bytes(problem, plan_options, strategy), 1.0)
@@ -500,9 +501,8 @@ def gradient_sync(
         summed = show(_all_reduce(kinds, buckets, optimizer), gradient_s)
         return GradientSync(last_backward=summed, norm=Exposure(norm_s, 0.0))
     # ZeRO 1 to 3: gradients scattered, weights gathered, one shard summed over its replicas.
-    gradient, weight = (
-        optimizer.reduced_gradient_bytes_per_param, optimizer.gathered_bytes_per_param(stage),
-    )  # fmt: skip
+    gradient = optimizer.reduced_gradient_bytes_per_param
+    weight = optimizer.gathered_bytes_per_param(stage)
     reduced = _sent((k.reduce_scatter, n * gradient, buckets) for n, k in kinds)
     gathered = _sent((k.all_gather, n * weight, buckets) for n, k in kinds)
     replicas = _sent((k.replicate_all_reduce, n * gradient / k.degrees, 1.0) for n, k in kinds)
