@@ -128,7 +128,7 @@ class Executed(Shown):
     kept_bytes: float
     """Most activations kept for backward passes, as the mean over the processes [bytes]."""
     derived_kept_bytes: float
-    """The same number, derived from the operators and the schedule of the plan [bytes]."""
+    """Kept activations as derived from operators and schedule of the plan [bytes]."""
     peak_bytes: float
     """Peak of all tensors on the fullest process, before the optimizer step [bytes]."""
     allocated_bytes: float | None = None

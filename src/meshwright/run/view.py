@@ -87,7 +87,7 @@ def sent_table(groups: Iterable[tuple[str, Iterable[Sent]]]) -> Table:
 
 
 def sent_answer(sent: Sequence[Sent]) -> str:
-    """Return how many kinds of collectives have the derived bytes."""
+    """Return the number of kinds of collectives with the derived bytes."""
     equal = sum(one.is_equal for one in sent)
     return f"{equal} of {counted(len(sent), 'kind')} of collectives equal in bytes"
 

@@ -3,7 +3,7 @@
 The script of ``export megatron`` goes through Megatron-LM's own parser. Its layers are those that
 megatron-core has without Transformer Engine; the norms that only kernels provide, and flash
 attention, are PyTorch's, which keep the same tensors. CUDA streams, events and random states
-are replaced by stubs that do nothing.
+do nothing here.
 
 Source: megatron-core 0.19.2 (2026-11), ``models/gpt``, ``distributed``, ``optimizer``,
 ``pipeline_parallel/schedules.py``; Megatron-LM ``megatron/training/arguments.py``.
