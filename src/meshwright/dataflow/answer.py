@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from math import inf
 from typing import Any, ClassVar
 
+from meshwright.base.arrays import gap_of
 from meshwright.base.records import Brief, Rows, Shown, scalars
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.dataflow.layouts import TensorLayout, payload_bytes, splits_of
@@ -155,16 +156,6 @@ class GraphPlans(Brief):
     def gap(self) -> float:
         """Largest possible distance of the best plan from the optimum, as a fraction."""
         return gap_of(self.best.step_s, self.lower_bound_s)
-
-
-def gap_of(found_s: float, lower_bound_s: float) -> float:
-    """Return the largest possible distance of a time from the optimum, as a fraction of a bound.
-
-    found / bound - 1, and 0 where the bound is met: 1.2 s over a bound of 1 s are 0.2.
-    """
-    if found_s <= lower_bound_s:
-        return 0.0
-    return found_s / lower_bound_s - 1.0 if lower_bound_s > 0.0 else inf
 
 
 @dataclass(frozen=True)

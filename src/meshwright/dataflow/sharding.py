@@ -23,7 +23,7 @@ from functools import cached_property
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray
+from meshwright.base.arrays import FloatArray, gap_of
 from meshwright.dataflow.layouts import (
     Exit,
     KernelSplit,
@@ -357,7 +357,7 @@ class GraphSharding:
     @property
     def gap(self) -> float:
         """Largest possible distance of the cost from the least one, as a fraction."""
-        return max(self.cost / self.lower_bound - 1.0, 0.0) if self.lower_bound > 0.0 else 0.0
+        return gap_of(self.cost, self.lower_bound)
 
 
 def choose_sharding(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from meshwright.base.arrays import gap_of
 from meshwright.base.units import format_bytes, format_seconds, format_si
 from meshwright.show.declared import Declared, Software
 from meshwright.show.flows import PlayedFlows, PlayedScenario, RoutedScenario, ShownRoutes
@@ -281,7 +282,7 @@ def routes_page(found: ShownRoutes) -> Page:
 def _routed(found: RoutedScenario) -> Iterator[Table]:
     rows: list[tuple[Cell, ...]] = []
     for number, phase in enumerate(found["phases"], start=1):
-        gap = phase["routed_s"] / phase["bound_s"] - 1.0 if phase["bound_s"] > 0 else 0.0
+        gap = gap_of(phase["routed_s"], phase["bound_s"])
         proof = "no routing does with less"
         if gap > PROVEN:
             proof = f"at most {gap:.1%} above the best"

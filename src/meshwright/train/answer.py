@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
+from meshwright.base.arrays import gap_of
 from meshwright.base.records import Brief, Rows, Scalar, Shown, scalars
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.catalog.answer_file import FORMAT
@@ -76,12 +77,12 @@ class OperatorPlan(Brief):
     @property
     def closed_form_gap(self) -> float:
         """Largest distance of the options from the best ones, without contention, as a fraction."""
-        return self.closed_form_s / self.closed_form_bound_s - 1.0
+        return gap_of(self.closed_form_s, self.closed_form_bound_s)
 
     @property
     def gap(self) -> float:
         """Largest distance of the plan from the best possible one, as a fraction."""
-        return self.step_time_s / self.lower_bound_s - 1.0
+        return gap_of(self.step_time_s, self.lower_bound_s)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from meshwright.base.arrays import IntArray, Num, column, joined, keep_freed_memory
+from meshwright.base.arrays import IntArray, Num, column, gap_of, joined, keep_freed_memory
 from meshwright.cost.energy import IDLE_ABOVE_CAP
 from meshwright.cost.problem import Problem
 from meshwright.graph.flops import step_flops
@@ -76,9 +76,7 @@ class SearchResult:
     @property
     def gap(self) -> float:
         """Largest distance of the best found from the best possible candidate, as a fraction."""
-        if not self.found:
-            return float("inf")
-        return self.found[0].time_s / self.lower_bound_s - 1.0
+        return gap_of(self.found[0].time_s, self.lower_bound_s) if self.found else float("inf")
 
     @property
     def coverage(self) -> Coverage:

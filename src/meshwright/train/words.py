@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
+from meshwright.base.arrays import gap_of
 from meshwright.base.units import format_bytes, format_days, format_seconds
 from meshwright.search.exhaustive import TIE, Coverage
 from meshwright.sharding.strategy import Offload, Recompute, ScheduleKind
@@ -379,7 +380,7 @@ def bound_in_words(plan: Plan, cover: Coverage) -> str:
     # Placed plans share links, which the search does not see.
     nothing = "nothing" if plan.best.placement is None else "without contention nothing"
     bound = f"{nothing} is faster than {format_seconds(cover.lower_bound_s)} (gap {cover.gap:.1%})"
-    behind = plan.best.estimate.step_time_s / cover.lower_bound_s - 1.0
+    behind = gap_of(plan.best.estimate.step_time_s, cover.lower_bound_s)
     if not cover.is_complete or behind < SAME:
         return bound
     if plan.best.placement is not None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from meshwright.base.arrays import gap_of
 from meshwright.base.records import Brief, Rows, Shown, scalars
 from meshwright.dataflow.fusion.problem import FusionProblem
 
@@ -125,7 +126,7 @@ class Fusion(Brief):
     @property
     def gap(self) -> float:
         """Distance of the time from the bound, as a fraction of the bound; 0 is a proof."""
-        return self.time_s / self.bound_s - 1.0 if self.bound_s > 0 else 0.0
+        return gap_of(self.time_s, self.bound_s)
 
     @property
     def parts_s(self) -> Mapping[str, float]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from meshwright.audit.laws import lawful
+from meshwright.base.arrays import gap_of
 from meshwright.base.errors import InfeasibleError
 from meshwright.dataflow.audited import fusion_facts
 from meshwright.dataflow.fusion.answer import (
@@ -103,7 +104,7 @@ def fuse_graph(
         seconds = fusion.time_s * case.question.repeats
         least_s = min(choice.bound_s, seconds)
         choice = replace(choice, fusion=fusion, weighted_s=seconds, bound_s=least_s)
-        gap = seconds / _least_s(cases, seconds) - 1.0
+        gap = gap_of(seconds, _least_s(cases, seconds))
     asked, fusion = case.question, choice.fusion
     graph, grid, chips = asked.graph, asked.target.grid, asked.tp * asked.pp
     rate = 1.0 / (fusion.time_s * asked.repeats)
@@ -116,7 +117,7 @@ def fuse_graph(
         num_kernels=len(graph.kernels), repeats=asked.repeats, micro_batch=fusion.micro_batch,
         latency_s=latency_s(asked, fusion), weights_s=graph.repeats * setup_s,
         time_s=fusion.time_s, parts_s=fusion.parts_s, bound_s=choice.bound_s / asked.repeats,
-        gap=choice.weighted_s / choice.bound_s - 1.0, sharding_gap=gap,
+        gap=gap_of(choice.weighted_s, choice.bound_s), sharding_gap=gap,
         sequences_per_s=rate, compute_share=graph.flops * rate / (chips * grid.flops_per_s),
         num_cores=grid.num_cores, sram_capacity_bytes=grid.sram_bytes,
         dram_capacity_bytes=grid.dram_bytes, held_bytes=fusion.held_bytes, splits=split.dims,

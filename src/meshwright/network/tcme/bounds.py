@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray, IntArray
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray, gap_of
 from meshwright.base.compiled import compiled
 from meshwright.network.paths import (
     FLOOR,
@@ -43,7 +43,7 @@ class Certificate:
     @property
     def gap(self) -> float:
         """Return z / bound - 1 [1]: 0 where the routing is proven best."""
-        return self.z_s / self.bound_s - 1 if self.bound_s > 0 else 0.0
+        return gap_of(self.z_s, self.bound_s)
 
 
 def common_divisor(num_bytes: FloatArray) -> float:

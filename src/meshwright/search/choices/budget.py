@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray
+from meshwright.base.arrays import FloatArray, gap_of
 from meshwright.search.choices.elimination import MOST_ENTRIES, ChoiceGraph, cheapest
 
 MOST_PRICES = 60
@@ -46,9 +46,7 @@ class Chosen:
     @property
     def gap(self) -> float:
         """Share by which it may lie above the best possible."""
-        if self.time_s <= self.lower_bound_s:
-            return 0.0
-        return self.time_s / self.lower_bound_s - 1.0 if self.lower_bound_s > 0.0 else np.inf
+        return gap_of(self.time_s, self.lower_bound_s)
 
 
 def cheapest_within(

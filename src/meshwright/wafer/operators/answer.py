@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 
+from meshwright.base.arrays import gap_of
 from meshwright.base.errors import UnsupportedError
 from meshwright.cost.problem import MOST_DEVICES, Problem
 from meshwright.search.exhaustive import Progress
@@ -59,7 +60,7 @@ class Planned:
     @property
     def gap(self) -> float:
         """Share by which the plan may lie above the best possible of its frames."""
-        return max(self.time_s / self.lower_bound_s - 1.0, 0.0)
+        return gap_of(self.time_s, self.lower_bound_s)
 
 
 def plan_operators(problem: Problem, bases: Sequence[Base], physical: Network) -> Planned | None:

@@ -14,7 +14,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, IntArray, column
+from meshwright.base.arrays import FloatArray, IntArray, column, gap_of
 from meshwright.cost.problem import Problem
 from meshwright.search.choices.budget import cheapest_within
 from meshwright.search.choices.elimination import ChoiceGraph, Load, make_load
@@ -58,7 +58,7 @@ class Assignment:
     @property
     def gap(self) -> float:
         """Share by which the options may lie above the best ones."""
-        return max(self.assigned.total_s / self.lower_bound_s - 1.0, 0.0)
+        return gap_of(self.assigned.total_s, self.lower_bound_s)
 
 
 def model_graph(problem: Problem, frame: SharedChoices, physical: Network) -> ModelGraph | None:
