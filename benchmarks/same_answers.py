@@ -1,4 +1,4 @@
-"""Whether this tree still answers 120 questions as another commit does, to the last digit.
+"""Whether this tree still answers 133 questions as another commit does, to the last digit.
 
     python benchmarks/same_answers.py --against fcc2b49           # all commands, both trees
     python benchmarks/same_answers.py --against fcc2b49 fuse      # those that hold these words
@@ -28,6 +28,10 @@ KEPT = ROOT / "build" / "answers"
 CLOCK = {"search_s", "elapsed_s", "seconds", "cpu_s", "wall_s"}
 """Fields that hold how long a search took: they differ from run to run."""
 
+DATA = ROOT / "tests" / "data"
+"""Files of this tree that some questions read, whichever tree answers them."""
+QUESTIONS = ROOT / "benchmarks" / "questions"
+ESTIMATE = "estimate llama2-7b --seq 2048 --global-batch 64"
 TRAIN = "--seq 2048 --global-batch 512"
 COMMANDS = f"""
 plan llama3-70b --on 64xH100 --seq 8192 --global-batch 1024
@@ -173,6 +177,19 @@ study layers-in-sram
 study temp-gpus
 study temp-faults
 study dfmodel
+plan llama3-8b --on tpu-v5e-4x4 --seq 2048 --global-batch 64 --framework maxtext
+estimate llama3-8b --on tpu-v5e-4x4 --seq 2048 --global-batch 64 --dp 16 --zero 3 --framework maxtext
+read {DATA}/jobs/accelerate_fsdp2.yaml
+read {DATA}/jobs/accelerate_launch.slurm
+export
+{ESTIMATE} --on 8xH100 --tp 2 --out plan.json && export plan.json megatron --print
+{ESTIMATE} --on 8xH100 --dp 8 --zero 3 --out plan.json && export plan.json torchtitan --print
+{ESTIMATE} --on wafer-4x4 --tatp 4 --out plan.json && place plan.json
+{ESTIMATE} --on wafer-4x4 --tatp 4 --out plan.json && simulate plan.json
+{ESTIMATE} --on 8xH100 --pp 4 --out plan.json && simulate plan.json
+simulate flows {DATA}/simgrid_scenarios.json
+route {QUESTIONS}/flows.json --on wafer-4x4
+sweep {QUESTIONS}/sweep.yaml
 """  # noqa: E501
 
 
@@ -204,11 +221,12 @@ def answer(tree: Path, command: str) -> Any:
     """Return what a command of a tree answers: its exit status and its JSON."""
     sources = [str(tree / "src"), str(tree / "papers" / "src")]
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "meshwright", *shlex.split(command), "--json"],
-            capture_output=True, text=True, check=False, cwd=folder,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sources)},
-        )  # fmt: skip
+        for part in command.split(" && "):  # earlier parts write the files of the last one
+            done = subprocess.run(
+                [sys.executable, "-P", "-m", "meshwright", *shlex.split(part), "--json"],
+                capture_output=True, text=True, check=False, cwd=folder,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sources)},
+            )  # fmt: skip
     try:
         return {"status": done.returncode, "answer": json.loads(done.stdout)}
     except json.JSONDecodeError:
