@@ -2,7 +2,7 @@
 
 import doctest
 from functools import partial
-from math import inf
+from math import inf, log
 from multiprocessing import get_context
 
 import pytest
@@ -20,6 +20,7 @@ from meshwright.run.layers.experts import dispatch_and_combine
 from meshwright.run.layers.linear import SplitLinear
 from meshwright.run.layers.loss import cross_entropy
 from meshwright.run.layers.norm import SplitNorm
+from meshwright.run.layers.online_softmax import merged
 from meshwright.run.layers.products import Product
 from meshwright.run.layers.row import Row
 from meshwright.run.layers.streamed_tokens import StreamedTokens
@@ -280,6 +281,15 @@ def test_a_norm_by_hand():
     """Tokens (3, 4): the root of the mean square is sqrt(12.5), so 3 becomes 0.8485."""
     made = SplitNorm(norm_of("rms", 2))(torch.tensor([[[3.0, 4.0]]]))
     assert made[0, 0].tolist() == pytest.approx([3 / 12.5**0.5, 4 / 12.5**0.5], rel=1e-5)
+
+
+def test_two_pieces_of_a_softmax_by_hand():
+    """Scores (0, 0) with outputs 6, and (0) with output 3: 6 x 2/3 + 3 x 1/3 = 5, l = log 3."""
+    pieces = [(torch.full((1, 1, 1, 1, 1), y), torch.full((1, 1, 1, 1), count).log())
+              for y, count in ((6.0, 2.0), (3.0, 1.0))]  # fmt: skip
+    out, log_sum = merged(*pieces)
+    assert float(out) == pytest.approx(5.0)
+    assert float(log_sum) == pytest.approx(log(3.0))
 
 
 def test_a_gate_and_a_rotation_have_the_gradients_of_torch():

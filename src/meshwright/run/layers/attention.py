@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from meshwright.graph.op import Phase
-from meshwright.run.layers.online_softmax import finite, masked_scores, rescale, softmax_of
+from meshwright.run.layers.online_softmax import finite, masked_scores, merged, softmax_of
 from meshwright.run.layers.pieces import Owner, gather_pieces, reduce_to_owners
 from meshwright.run.layers.streams import Stream
 
@@ -37,18 +37,14 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, streams: Sequence[Stream],
                 mask_of: MaskOf) -> Tensor:  # fmt: skip
-        out, log_sum = None, None
+        found = None
         for owner, kv in gather_pieces(torch.cat([k, v], dim=-1), streams, Phase.FORWARD):
             k_j, v_j = kv.split([k.shape[-1], v.shape[-1]], dim=-1)
             p, own = softmax_of(masked_scores(q, k_j, mask_of(owner)))
             heads = torch.einsum("bkgqt,btkd->bqkgd", p, v_j)
-            if out is None:
-                out, log_sum = heads, own
-            else:
-                both = torch.logaddexp(log_sum, own)
-                out = out * rescale(log_sum, both) + heads * rescale(own, both)
-                log_sum = both
-        assert out is not None
+            found = (heads, own) if found is None else merged(found, (heads, own))
+        assert found is not None
+        out, log_sum = found
         out = out.contiguous()  # so that the layer behind keeps no second copy
         ctx.save_for_backward(q, k, v, out, log_sum)
         ctx.of = (streams, mask_of)

@@ -10,6 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+Piece = tuple[Tensor, Tensor]
+"""Output, (batch, tokens, key heads, query heads, size), and l, with the tokens last, no size."""
+
 
 def masked_scores(q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
     """Return q k^T / sqrt(d), -inf where the mask is false."""
@@ -30,6 +33,13 @@ def finite(log_sum: Tensor) -> Tensor:
     return log_sum.masked_fill(log_sum == -torch.inf, 0.0)
 
 
-def rescale(part: Tensor, whole: Tensor) -> Tensor:
+def merged(a: Piece, b: Piece) -> Piece:
+    """Return output and log-sum of two pieces together."""
+    (out_a, log_a), (out_b, log_b) = a, b
+    both = torch.logaddexp(log_a, log_b)
+    return out_a * _factor(log_a, both) + out_b * _factor(log_b, both), both
+
+
+def _factor(part: Tensor, whole: Tensor) -> Tensor:
     """Return exp(l_A - l), in the dims of the output."""
     return torch.exp(part - finite(whole)).permute(0, 3, 1, 2)[..., None]
