@@ -77,38 +77,38 @@ class GraphFacts(Facts):
 law = LAWS.law
 
 
-@law("passes of all replicas are those that were asked for")
+@law("the passes of all replicas are at least the passes of the question")
 def passes_are_made(facts: GraphFacts) -> Inequality:
     return Inequality(float(facts.asked_passes), float(facts.num_passes * facts.dp), "1")
 
 
-@law("stages hold all repetitions")
+@law("the stages hold at least all repetitions of the graph")
 def repetitions_are_held(facts: GraphFacts) -> Inequality:
     """Return both counts; in a cut graph, each stage holds a part of the only repetition."""
     return Inequality(float(facts.repeats), float(facts.layers * facts.pp), "1")
 
 
-@law("no more devices are used than there are")
+@law("the plan uses at most the devices of the system")
 def devices_are_there(facts: GraphFacts) -> Inequality:
     used = float(facts.tp * facts.pp * facts.dp)
     return Inequality(used, float(facts.system.num_devices), "1")
 
 
-@law("products of a step take their FLOPs at the peak of all devices")
+@law("the step takes at least the FLOPs of its matrix products at the peak of all devices")
 def work_is_done(facts: GraphFacts) -> Inequality:
     flops = sum(kernel.flops for kernel in facts.kernels) * facts.repeats * facts.asked_passes
     used = facts.tp * facts.pp * facts.dp
     return Inequality(flops / (used * facts.peak_flops_per_s), facts.step_s, "s")
 
 
-@law("a stage takes the FLOPs of its repetitions at the peak of its devices")
+@law("a stage takes at least the FLOPs of its repetitions at the peak of its devices")
 def stage_is_done(facts: GraphFacts) -> Inequality:
     """Return both counts; in a cut graph, the slowest stage has at least the mean."""
     flops = sum(kernel.flops for kernel in facts.kernels) * facts.layers / facts.cut
     return Inequality(flops / (facts.tp * facts.peak_flops_per_s), facts.stage_s, "s")
 
 
-@law("a kernel takes at least its launch, its arithmetic, its weights, and what it moves for sure")
+@law("a kernel takes at least its launch, its arithmetic, its weights and its compulsory traffic")
 def kernels_take_time(facts: GraphFacts) -> Inequality | None:
     """Return the counts of the kernel that comes nearest to breaking the law."""
     if not facts.runs_by_kernel:
@@ -129,7 +129,7 @@ def kernels_take_time(facts: GraphFacts) -> Inequality | None:
     return Inequality(least_s, time_s, "s")
 
 
-@law("the fullest device holds its share of the weights, gradients and state")
+@law("the fullest device holds at least its share of the weights, gradients and optimizer state")
 def weights_lie_somewhere(facts: GraphFacts) -> Inequality:
     """Return both counts; in a cut graph, the fullest stage has at least the mean."""
     each = facts.param_bytes
@@ -140,12 +140,12 @@ def weights_lie_somewhere(facts: GraphFacts) -> Inequality:
     return Inequality(least, facts.held_bytes, "B")
 
 
-@law("the fullest device holds what it is filled with")
+@law("the memory in use is at most the capacity of the device")
 def device_holds(facts: GraphFacts) -> Inequality:
     return Inequality(facts.held_bytes, facts.usable_bytes, "B")
 
 
-@law("gradients pass the links of a device within their part of the step")
+@law("synchronisation of gradients takes at least their bytes over the links")
 def gradients_are_summed(facts: GraphFacts) -> Inequality | None:
     preset, rate = facts.optimizer, link_bytes_per_s(facts.system)
     if preset is None or facts.dp == 1 or not rate or preset.row_state_bytes is not None:
@@ -156,7 +156,7 @@ def gradients_are_summed(facts: GraphFacts) -> Inequality | None:
     return Inequality(least_s, facts.parts_s["gradient_sums_s"], "s")
 
 
-@law("the update reads and writes the optimizer state of a device")
+@law("the update takes at least one read and one write of the optimizer state of a device")
 def state_is_updated(facts: GraphFacts) -> Inequality | None:
     preset = facts.optimizer
     if preset is None or preset.row_state_bytes is not None:
@@ -166,7 +166,7 @@ def state_is_updated(facts: GraphFacts) -> Inequality | None:
     return Inequality(least_s, facts.parts_s["update_s"], "s")
 
 
-@law("the bound of the search is no slower than what it found")
+@law("the lower bound of the search is at most the step time found")
 def bound_is_below(facts: GraphFacts) -> Inequality:
     return Inequality(facts.lower_bound_s, facts.step_s, "s")
 

@@ -99,7 +99,7 @@ class Laws(Generic[F]):
                 return None
             return equal(sum(getattr(facts, parts).values()), total, unit)
 
-        self.known[name] = Law(name, f"the parts of the {what} sum to it", states)
+        self.known[name] = Law(name, f"the parts of the {what} sum to its total", states)
 
 
 @dataclass(frozen=True)

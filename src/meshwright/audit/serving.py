@@ -138,7 +138,7 @@ law = LAWS.law
 LAWS.add_sum("time_is_whole", "time", "time_parts_s", "latency_s", "s")
 
 
-@law("no part of the time is below nothing")
+@law("each part of the time is at least 0")
 def time_is_positive(facts: ServingFacts) -> Inequality:
     return Inequality(0.0, min(facts.time_parts_s.values()), "s")
 
@@ -146,7 +146,7 @@ def time_is_positive(facts: ServingFacts) -> Inequality:
 LAWS.add_sum("memory_is_whole", "memory", "memory_parts_bytes", "memory_bytes", "B")
 
 
-@law("the degrees multiply to the devices that are used, and there are as many")
+@law("the product of the degrees equals the devices in use: at most those of the system")
 def devices_are_counted(facts: ServingFacts) -> Inequality:
     used = facts.degree("tp", "cp", "dp_shard", "dp_replicate", "pp")
     if used != facts.num_devices_used:
@@ -154,7 +154,7 @@ def devices_are_counted(facts: ServingFacts) -> Inequality:
     return Inequality(used, float(facts.system.num_devices), "1")
 
 
-@law("sequences in flight over the time that each is there are those that end in a second")
+@law("sequences in flight equal the sequences finished in a second times the latency of each")
 def sequences_flow(facts: ServingFacts) -> Inequality | None:
     """Return both counts; source: Little 1961.
 
@@ -172,19 +172,19 @@ def sequences_flow(facts: ServingFacts) -> Inequality | None:
 # --------------------------------------------------------------------------------------- memory
 
 
-@law("the fullest device holds what it is filled with")
+@law("the memory in use is at most the capacity of the device")
 def device_holds(facts: ServingFacts) -> Inequality:
     return Inequality(facts.memory_bytes, facts.memory_capacity_bytes, "B")
 
 
-@law("no more sequences are in flight than their caches have room for")
+@law("the caches of the sequences in flight fit the memory of the device")
 def sequences_have_room(facts: ServingFacts) -> Inequality | None:
     if facts.decode is None:
         return None
     return Inequality(facts.sequences_in_flight, facts.most_sequences, "1")
 
 
-@law("weights of a device are at least its share of the parameters")
+@law("the weights on a device are at least its share of the parameters")
 def weights_lie_somewhere(facts: ServingFacts) -> Inequality:
     layers, word = facts.least_layers, facts.workload.precision.weight_bytes
     dense = facts.work.least(lambda layer: layer.dense_params, layers) / facts.degrees["tp"]
@@ -193,7 +193,7 @@ def weights_lie_somewhere(facts: ServingFacts) -> Inequality:
     return Inequality(least, facts.memory_parts_bytes["weights_bytes"], "B")
 
 
-@law("the cache of a device holds the context of all its sequences")
+@law("the cache on a device holds at least the context of all its sequences")
 def cache_lies_somewhere(facts: ServingFacts) -> Inequality | None:
     """Return both counts; stages differ by a layer."""
     if facts.decode is None:
@@ -211,7 +211,7 @@ def cache_lies_somewhere(facts: ServingFacts) -> Inequality | None:
 # ---------------------------------------------------------------------------------- computation
 
 
-@law("a token takes at least the reading of the weights and caches of its pass")
+@law("a token takes at least one read of the weights and caches of its pass")
 def weights_are_read(facts: ServingFacts) -> Inequality | None:
     if facts.decode is None:
         return None
@@ -222,7 +222,7 @@ def weights_are_read(facts: ServingFacts) -> Inequality | None:
     return Inequality(read_s / facts.tokens_per_step, facts.latency_s, "s")
 
 
-@law("the products of a pass take their FLOPs at the peak of its devices")
+@law("a pass takes at least the FLOPs of its matrix products at the peak of its devices")
 def pass_is_done(facts: ServingFacts) -> Inequality:
     sequences = facts.degrees["micro_batch_size"]
     one_s = facts.prompt_s(facts.pass_tokens) if facts.decode is None else facts.token_s
@@ -232,7 +232,7 @@ def pass_is_done(facts: ServingFacts) -> Inequality:
     return Inequality(least_s, facts.latency_s, "s")
 
 
-@law("tokens per second take their FLOPs at the peak of all devices")
+@law("the tokens of a second need at most the peak FLOPs of the devices in use")
 def tokens_are_done(facts: ServingFacts) -> Inequality:
     """Return both counts: busy seconds in one second.
 
@@ -249,7 +249,7 @@ def tokens_are_done(facts: ServingFacts) -> Inequality:
     return Inequality(facts.tokens_per_s * each_s, float(facts.num_devices_used), "s")
 
 
-@law("a first token takes the pass of its prompt")
+@law("the time to first token is at least the pass of the prompt")
 def first_token_waits(facts: ServingFacts) -> Inequality | None:
     if facts.first_token_s is None or facts.decode is None or not facts.decode.prompt_length:
         return None
@@ -257,7 +257,7 @@ def first_token_waits(facts: ServingFacts) -> Inequality | None:
     return Inequality(least_s, facts.first_token_s, "s")
 
 
-@law("a user has no more tokens per second than the time per token says")
+@law("tokens per second per user equal the tokens of a pass over its latency")
 def users_wait(facts: ServingFacts) -> Inequality:
     return equal(facts.tokens_per_s_per_user * facts.latency_s, facts.pass_tokens, "1")
 
@@ -265,7 +265,7 @@ def users_wait(facts: ServingFacts) -> Inequality:
 # ---------------------------------------------------------------------------------------- links
 
 
-@law("sums over tp pass their links within their part of the time")
+@law("sums over tp take at least their bytes over the links")
 def tensors_are_summed(facts: ServingFacts) -> Inequality | None:
     rate = link_bytes_per_s(facts.system)
     if facts.degrees["tp"] == 1 or not rate or facts.has_prompts:
@@ -274,7 +274,7 @@ def tensors_are_summed(facts: ServingFacts) -> Inequality | None:
     return Inequality(least_s, facts.time_parts_s["tp_comm_s"], "s")
 
 
-@law("activations pass all stages within their part of the time")
+@law("sends between stages take at least their bytes over the links")
 def stages_are_joined(facts: ServingFacts) -> Inequality | None:
     rate, stages = link_bytes_per_s(facts.system), facts.degrees["pp"]
     if stages == 1 or not rate or facts.has_prompts:
@@ -308,7 +308,7 @@ def peak_power_is_kept(facts: ServingFacts) -> Inequality | None:
     return Inequality(energy_j * facts.tokens_per_s / MILLION, most_w, "J")
 
 
-@law("money is devices times rent times time")
+@law("the cost equals devices times rent times time")
 def money_is_rent(facts: ServingFacts) -> Inequality | None:
     rent, cost = facts.system.chip.rent_usd_per_hour, facts.cost_usd_per_million_tokens
     if cost is None or rent is None:

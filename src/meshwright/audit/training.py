@@ -325,7 +325,7 @@ law = LAWS.law
 LAWS.add_sum("time_is_whole", "step", "time_parts_s", "step_time_s", "s")
 
 
-@law("no part of the step is below nothing")
+@law("each part of the step time is at least 0")
 def time_is_positive(facts: TrainingFacts) -> Inequality:
     return Inequality(0.0, min(facts.time_parts_s.values()), "s")
 
@@ -333,7 +333,7 @@ def time_is_positive(facts: TrainingFacts) -> Inequality:
 LAWS.add_sum("memory_is_whole", "memory", "memory_parts_bytes", "memory_bytes", "B")
 
 
-@law("the interval of the step begins before the step and ends after it")
+@law("the interval of the step time contains the step time")
 def interval_holds_step(facts: TrainingFacts) -> Inequality | None:
     if facts.interval_s is None:
         return None
@@ -342,23 +342,23 @@ def interval_holds_step(facts: TrainingFacts) -> Inequality | None:
     return Inequality(outside, 0.0, "s")
 
 
-@law("tokens per second times the step are the tokens of the step")
+@law("tokens per second times the step time equal the tokens of a step")
 def tokens_are_made(facts: TrainingFacts) -> Inequality:
     return equal(facts.tokens_per_s * facts.step_time_s, facts.workload.tokens_per_step, "1")
 
 
-@law("micro-batches of all replicas hold the batch")
+@law("the micro-batches of all replicas hold at least the global batch")
 def batch_is_whole(facts: TrainingFacts) -> Inequality:
     held = facts.num_micro_batches * facts.sequences * facts.degree("dp_shard", "dp_replicate")
     return Inequality(float(facts.workload.global_batch_size), held, "1")
 
 
-@law("the degrees multiply to the devices that are used and the ranks that share them")
+@law("the product of the degrees equals the devices in use plus the ranks hosted by others")
 def devices_are_counted(facts: TrainingFacts) -> Inequality:
     return equal(facts.degree(*DEVICE_AXES), float(facts.num_devices_used + facts.num_hosted), "1")
 
 
-@law("no more devices are used than there are")
+@law("the plan uses at most the devices of the system")
 def devices_are_there(facts: TrainingFacts) -> Inequality:
     return Inequality(float(facts.num_devices_used), float(facts.system.num_devices), "1")
 
@@ -366,14 +366,14 @@ def devices_are_there(facts: TrainingFacts) -> Inequality:
 # --------------------------------------------------------------------------------------- memory
 
 
-@law("the fullest device holds what it is filled with")
+@law("the memory in use is at most the capacity of the device")
 def device_holds(facts: TrainingFacts) -> Inequality | None:
     if not facts.claims_to_fit:
         return None
     return Inequality(facts.memory_bytes, facts.system.chip.main_memory.capacity_bytes, "B")
 
 
-@law("the host of a device holds what is offloaded")
+@law("offloaded tensors are at most the host memory of a device")
 def host_holds(facts: TrainingFacts) -> Inequality | None:
     if not facts.claims_to_fit or facts.system.host is None:
         return None
@@ -395,18 +395,18 @@ def _held(
     return Inequality(least, held, "B")
 
 
-@law("weights of a device and its host are at least its share of the parameters")
+@law("the weights on a device and its host are at least its share of the parameters")
 def weights_lie_somewhere(facts: TrainingFacts) -> Inequality:
     first = facts.shards_weights_from
     return _held(facts, "weights", first, facts.workload.optimizer.weight_bytes_per_param)
 
 
-@law("gradients of a device and its host are at least its share of the parameters")
+@law("the gradients on a device and its host are at least those of its share of the parameters")
 def gradients_lie_somewhere(facts: TrainingFacts) -> Inequality:
     return _held(facts, "gradients", 2, facts.workload.optimizer.gradient_bytes_per_param)
 
 
-@law("optimizer state of a device and its host is at least its share of the parameters")
+@law("the optimizer state on a device and its host is at least that of its share of the parameters")
 def state_lies_somewhere(facts: TrainingFacts) -> Inequality:
     optimizer = facts.workload.optimizer
     return _held(facts, "optimizer", 1, optimizer.state_bytes_per_param,
@@ -429,7 +429,7 @@ def host_has_its_share(facts: TrainingFacts) -> Inequality:
     return Inequality(least, facts.host_bytes_per_device, "B")
 
 
-@law("gathered weights that are kept are those of the whole stage, on the device")
+@law("a device that keeps gathered weights holds the weights of its whole stage")
 def gathered_weights_stay(facts: TrainingFacts) -> Inequality | None:
     """Return both counts.
 
@@ -445,7 +445,7 @@ def gathered_weights_stay(facts: TrainingFacts) -> Inequality | None:
     return Inequality(whole * word, facts.at_most_bytes("gathered_weights_bytes"), "B")
 
 
-@law("activations on a device and its host are at least one input of each layer in flight")
+@law("the activations on a device and its host include at least the input of each layer in flight")
 def inputs_are_kept(facts: TrainingFacts) -> Inequality:
     layers = facts.least_layers(facts.fullest_stage)
     if facts.choices["recompute"] == "full":
@@ -454,7 +454,7 @@ def inputs_are_kept(facts: TrainingFacts) -> Inequality:
     return Inequality(layers * facts.boundary_bytes * facts.in_flight, held, "B")
 
 
-@law("without recomputation the inputs of all products in flight are kept")
+@law("without recomputation the activations include the inputs of all matrix products in flight")
 def product_inputs_are_kept(facts: TrainingFacts) -> Inequality | None:
     """Return both counts.
 
@@ -473,14 +473,14 @@ def product_inputs_are_kept(facts: TrainingFacts) -> Inequality | None:
 # ---------------------------------------------------------------------------------- computation
 
 
-@law("products and attention of the step take their FLOPs at the peak of all devices")
+@law("the step takes at least its FLOPs of products and attention at the peak of all devices")
 def work_is_done(facts: TrainingFacts) -> Inequality:
     least_s = facts.forward_s * (1.0 + facts.backward_share)
     parts = facts.time_parts_s
     return Inequality(least_s, parts["compute_s"] + parts["tatp_stream_s"], "s")
 
 
-@law("a layer that is recomputed takes at least half of its forward pass again")
+@law("recomputation of whole layers takes at least half of their forward pass")
 def recomputation_is_done(facts: TrainingFacts) -> Inequality | None:
     if facts.choices["recompute"] != "full" or facts.choices["recompute_layers"]:
         return None
@@ -492,7 +492,7 @@ def recomputation_is_done(facts: TrainingFacts) -> Inequality | None:
     return Inequality(0.5 * least_s, facts.time_parts_s["recompute_s"], "s")
 
 
-@law("weights are read from memory in both passes of each micro-batch")
+@law("the step takes at least the reads of the weights in both passes of each micro-batch")
 def weights_are_read(facts: TrainingFacts) -> Inequality:
     least_s = facts.num_micro_batches * facts.passes_bytes / memory_bytes_per_s(facts.system)
     if facts.backward_share < 1.0:
@@ -500,7 +500,7 @@ def weights_are_read(facts: TrainingFacts) -> Inequality:
     return Inequality(least_s, facts.step_time_s, "s")
 
 
-@law("utilization is that of the model FLOPs, and at most 1")
+@law("MFU equals the model FLOPs over the peak FLOPs of the step, and is at most 1")
 def utilization_is_true(facts: TrainingFacts) -> Inequality:
     peak = facts.system.chip.product_flops_per_s(facts.workload.precision.matmul)
     if peak is None or facts.workload.optimizer.freezes_weights:
@@ -512,12 +512,12 @@ def utilization_is_true(facts: TrainingFacts) -> Inequality:
     return Inequality(max(least, facts.mfu - 1.0 + least), facts.mfu, "1")
 
 
-@law("FLOPs that are executed are at least those of the model")
+@law("the executed FLOPs are at least the model FLOPs")
 def recomputation_counts(facts: TrainingFacts) -> Inequality:
     return Inequality(facts.mfu, facts.hfu, "1")
 
 
-@law("a pipeline fills: the first micro-batch passes all other stages, and comes back")
+@law("the bubble is at least one forward and backward pass through the other stages")
 def pipeline_fills(facts: TrainingFacts) -> Inequality | None:
     """Return both counts; a schedule that splits the backward pass fills the gap with it."""
     is_split = facts.choices["schedule"] == "zero_bubble"
@@ -535,7 +535,7 @@ def pipeline_fills(facts: TrainingFacts) -> Inequality | None:
     return Inequality(least_s, facts.time_parts_s["bubble_s"], "s")
 
 
-@law("the update reads and writes the optimizer state of a device")
+@law("the update takes at least one read and one write of the optimizer state of a device")
 def state_is_updated(facts: TrainingFacts) -> Inequality | None:
     optimizer = facts.workload.optimizer
     if facts.offloads("optimizer") or optimizer.row_state_bytes is not None:
@@ -549,7 +549,7 @@ def state_is_updated(facts: TrainingFacts) -> Inequality | None:
 # ---------------------------------------------------------------------------------------- links
 
 
-@law("gradients go to the host that updates them, and weights come back")
+@law("host transfers take at least the gradients to the host and the weights back")
 def host_is_fed(facts: TrainingFacts) -> Inequality | None:
     """Return both counts: 16-bit gradients at least, of the shard of a device."""
     if not facts.offloads("optimizer"):
@@ -559,7 +559,7 @@ def host_is_fed(facts: TrainingFacts) -> Inequality | None:
     return Inequality(word * params / host_bytes_per_s(facts.system), facts.step_time_s, "s")
 
 
-@law("state on the host is read and written there, or passes to the device and back")
+@law("offloaded state is read and written once on the host, or makes a round trip to the device")
 def host_updates_state(facts: TrainingFacts) -> Inequality | None:
     """Return both counts: by the memory of the host where its rate is known."""
     optimizer, host = facts.workload.optimizer, facts.system.host
@@ -575,14 +575,14 @@ def host_updates_state(facts: TrainingFacts) -> Inequality | None:
     return Inequality(touched / rate, parts["offload_s"] + parts["optimizer_s"], "s")
 
 
-@law("all that a device sends in a step passes its links within the step")
+@law("the step takes at least the bytes that a device sends over its links")
 def links_carry_step(facts: TrainingFacts) -> Inequality:
     others = Crossing(facts.expert_parallel + facts.pipeline_bytes, 0.0)
     sent = facts.data_parallel + facts.tensor_parallel + others
     return Inequality(sent.least_s(facts.system), facts.step_time_s, "s")
 
 
-@law("gradients and parameters that do not overlap pass within their part of the step")
+@law("exposed synchronisation over dp takes at least its bytes over the links")
 def replicas_are_synchronised(facts: TrainingFacts) -> Inequality | None:
     if facts.choices["overlap_data_parallel"]:
         return None
@@ -591,7 +591,7 @@ def replicas_are_synchronised(facts: TrainingFacts) -> Inequality | None:
     )
 
 
-@law("sums over tp that do not overlap pass within their part of the step")
+@law("exposed sums over tp take at least their bytes over the links")
 def tensors_are_summed(facts: TrainingFacts) -> Inequality | None:
     if facts.choices["overlap_tensor_parallel"]:
         return None
@@ -600,7 +600,7 @@ def tensors_are_summed(facts: TrainingFacts) -> Inequality | None:
     )
 
 
-@law("tokens that go to experts and do not overlap pass within their part of the step")
+@law("exposed all-to-all over ep takes at least its bytes over the links")
 def tokens_reach_experts(facts: TrainingFacts) -> Inequality | None:
     if facts.choices["overlap_expert_parallel"]:
         return None
@@ -608,7 +608,7 @@ def tokens_reach_experts(facts: TrainingFacts) -> Inequality | None:
     return Inequality(sent.least_s(facts.system), facts.time_parts_s["ep_comm_s"], "s")
 
 
-@law("activations pass between the stages of a plain pipeline within their part of the step")
+@law("sends between the stages of a plain pipeline take at least their bytes over the links")
 def stages_are_joined(facts: TrainingFacts) -> Inequality | None:
     if facts.choices["schedule"] == "interleaved" or facts.degrees["tatp"] > 1:
         return None
@@ -641,7 +641,7 @@ def peak_power_is_kept(facts: TrainingFacts) -> Inequality | None:
     return Inequality(facts.energy_j, most_w * facts.step_time_s, "J")
 
 
-@law("money is devices times rent times time")
+@law("the cost equals devices times rent times time")
 def money_is_rent(facts: TrainingFacts) -> Inequality | None:
     rent = facts.system.chip.rent_usd_per_hour
     if facts.cost_usd is None or rent is None:
