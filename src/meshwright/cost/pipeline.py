@@ -221,6 +221,18 @@ class SyncCounts:
     """1 where gradients are summed behind the last pass and hide under none, else 0."""
 
 
+def sums_replicas_each_pass(plan_options: PlanOptions, software: SoftwareStack) -> bool:
+    """Return whether replicas of a shard sum its gradients in each micro-batch.
+
+    Gradients of offloaded weights do: those that wait for a later sum would stay on the device.
+
+    Source: PyTorch 2.13 ``distributed/fsdp/_fully_shard/_fsdp_collectives.py``,
+    ``foreach_reduce`` (``partial_reduce_output``).
+    """
+    by_pass = software.shards_by_unit and not software.sums_in_last_pass
+    return software.sums_replicas_each_pass or (by_pass and plan_options.offload.has_weights)
+
+
 def sync_counts(
     plan_options: PlanOptions, software: SoftwareStack, num_stages: Num, gathers: Gathers,
     num_micro_batches: Num,
@@ -250,7 +262,7 @@ def sync_counts(
     if stage == 3:
         again = none if plan_options.keeps_gathered else m
         scatters = one if software.sums_in_last_pass else m
-        replica_sums = m if software.sums_replicas_each_pass else one
+        replica_sums = m if sums_replicas_each_pass(plan_options, software) else one
         inner_sums = scatters if software.shards_by_unit else one
         counts = SyncCounts(m, again, scatters, replica_sums, inner_sums, none)
     if stage < 2 or not software.whole_in_pipelines:

@@ -58,6 +58,7 @@ from meshwright.cost.pipeline import (
     SyncCounts,
     price_pipeline,
     send_bytes,
+    sums_replicas_each_pass,
     sync_counts,
 )
 from meshwright.cost.problem import Problem, ProblemOf
@@ -531,7 +532,7 @@ def gradient_sync(
     last = show(replicas, positive_part(shared_s - passed.shared_s))
     if software.sums_in_last_pass and stage == 3:
         passed, at_end = again, show(reduced, gradient_s)
-    if software.sums_replicas_each_pass and stage == 3:
+    if sums_replicas_each_pass(plan_options, software) and stage == 3:
         passed, last = passed + replicas, plain(0.0 * shared_s)
     before, behind = show(gathered, forward_s), show(passed, shared_s)
     if software.whole_in_pipelines:

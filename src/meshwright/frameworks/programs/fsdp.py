@@ -114,7 +114,8 @@ def _parts(plan: Plan) -> Iterator[str]:
     if sizes["ep"] * sizes["etp"] > 1:
         yield "experts"
     yield "replicated" if options.zero_stage < 2 else "fully_sharded"
-    if _is_hybrid(plan) and sizes["pp"] == 1:
+    # Gradients that wait for a later sum would stay on the device.
+    if _is_hybrid(plan) and sizes["pp"] == 1 and not options.offload.has_weights:
         yield "replicas"
     yield "sharded_optimizer" if options.zero_stage == 1 else "plain_optimizer"
     yield f"recompute_{options.recompute}"

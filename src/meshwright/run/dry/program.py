@@ -242,7 +242,8 @@ class RankProgram:
     @property
     def sums_last(self) -> bool:
         """Whether gradients are summed over ranks, or replicas, only after the last micro-batch."""
-        return not self.is_sharded or self.sizes["dp_replicate"] > 1
+        waits = self.sizes["dp_replicate"] > 1 and not self.options.offload.has_weights
+        return not self.is_sharded or waits
 
     @contextmanager
     def _without_sums(self, chunk: Any) -> Iterator[None]:
