@@ -8,6 +8,7 @@ PyTorch is imported when a function of this file runs.
 from __future__ import annotations
 
 import logging
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -184,6 +185,6 @@ def torch_or_refusal() -> Any:
     try:
         import torch
     except ImportError:
-        message = "PyTorch is not installed; pip install 'meshwright[run]'"
+        message = f"PyTorch is not installed for {sys.executable}; pip install 'meshwright[run]'"
         raise UnsupportedError(message) from None
     return torch

@@ -86,7 +86,7 @@ def program_of(plan: Plan) -> type[RankProgram]:
         return RankProgram
     raise UnsupportedError(
         f"a dry run of {named} needs {' and '.join(found.packages)}; "
-        f"install it with: pip install {found.installed_by}"
+        f"pip install {found.installed_by}"
     )
 
 
