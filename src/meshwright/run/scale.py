@@ -110,7 +110,7 @@ def refused(
          "a tied embedding on two stages is priced, not run", "pp 1"),
         (options.schedule is ScheduleKind.ZERO_BUBBLE and max(s.tp, s.cp, s.tatp, s.ep) > 1,
          "schedule", "zero bubble of PyTorch would run what layers send backward twice", "1f1b"),
-        (options.context_kind is ContextKind.GATHER, "context_kind",
+        (options.context_kind is ContextKind.GATHER and s.cp > 1, "context_kind",
          "keys and values gathered whole are run dry, not for real", "ring or ulysses"),
         (workload.adapters is not None, "adapters", "adapters are priced, not run", "none"),
         (workload.document_length is not None, "document_length",

@@ -300,3 +300,10 @@ def test_degrees_are_halved_until_they_fit():
     assert "tp 8 -> 2" in job.notes[0]
     with pytest.raises(SpecError, match="each axis in use needs two"):
         job_of(plan, most_processes=4)
+
+
+def test_the_kind_of_context_parallelism_matters_where_there_is_some():
+    gathered = {"context_kind": ContextKind.GATHER}
+    assert job_of(build({"dp_shard": 2}, gathered, batch=8)).num_processes == 2
+    with pytest.raises(SpecError, match="keys and values gathered whole are run dry"):
+        job_of(build({"cp": 2}, gathered, batch=8))
