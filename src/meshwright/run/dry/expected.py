@@ -75,7 +75,7 @@ def expected_messages(plan: Plan, stage_layers: Iterable[range], stage: int) -> 
         kinds = [plan.model.layer_pattern[at] for at in layers]
         counts = [kinds.count(kind) for kind in range(len(problem.graph.layers))]
         counts += [int(layers.start == 0), int(layers.stop == plan.model.num_layers)]
-        times = partial(_times, synced, job.num_micro_batches)
+        times = partial(_times, plan, synced)
         for call, elements in (
             *calls_of_step(job, problem.graph, counts, calls, _most_elements, times),
             *calls_between_stages(job, problem.graph, counts[-1] == 0, counts[-2] == 0),
@@ -110,17 +110,22 @@ def _data_calls(plan: Plan, piece: LayerGraph) -> Iterator[CollectiveCall]:
         yield replace(call, kind=CollectiveKind.BROADCAST) if sends else call
 
 
-def _times(synced: SyncCounts, num_micro_batches: int, call: CollectiveCall) -> float:
-    """Return how often a step makes a collective."""
+def _times(plan: Plan, synced: SyncCounts, call: CollectiveCall) -> float:
+    """Return the number of times that a step makes a collective."""
+    number = micro_batches(plan)
     if not _is_of_data(call):
-        return number_at(synced.inner_sums) if call.per_step else num_micro_batches
-    return number_at({
-        CollectiveKind.ALL_GATHER: synced.backward_gathers if call.is_regather
-        else synced.forward_gathers,
-        CollectiveKind.REDUCE_SCATTER: synced.scatters,
-        CollectiveKind.ALL_REDUCE: synced.replica_sums,
-        CollectiveKind.BROADCAST: 1.0,
-    }[call.kind])  # fmt: skip
+        return number_at(synced.inner_sums) if call.per_step else number
+    if call.kind is not CollectiveKind.ALL_GATHER:
+        return number_at({
+            CollectiveKind.REDUCE_SCATTER: synced.scatters,
+            CollectiveKind.ALL_REDUCE: synced.replica_sums,
+            CollectiveKind.BROADCAST: 1.0,
+        }[call.kind])  # fmt: skip
+    if call.is_regather:
+        return number_at(synced.backward_gathers)
+    # A loss that multiplies by the head gathers it once more, behind the last norm.
+    again = plan.workload.software.has_head_in_loss and call.site.startswith("head.")
+    return number_at(synced.forward_gathers + again * number * (1.0 - synced.at_end))
 
 
 def _most_elements(*of: Any) -> float:
