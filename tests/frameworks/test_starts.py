@@ -1,14 +1,15 @@
 """Winners of ordinary questions start, as far as each framework goes without devices.
 
 ``python tests/frameworks/test_starts.py FOLDER [--limit-s 300]`` with ``tests`` on the path writes
-the list. It keeps plans and outcomes in the folder and goes on from there; what is not done within
-the limit is left for the next call.
+the list once it is whole. It keeps plans and outcomes in the folder and goes on from there; what is
+not done within the limit is left for the next call.
 """
 
 import argparse
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import asdict
 from itertools import islice
@@ -170,7 +171,8 @@ def written(folder, limit_s):
             if not kept.exists():
                 of_name = {other: plans[other] for each, _, other in cases
                            if each == name and other in plans}  # fmt: skip
-                answers = started(name, of_name.values(), folder / name)
+                with tempfile.TemporaryDirectory() as files:
+                    answers = started(name, of_name.values(), files)
                 for other, answer in zip(of_name, answers, strict=True):
                     other.with_suffix(".built").write_text(json.dumps(answer), "utf-8")
             built[path] = json.loads(kept.read_text("utf-8"))
@@ -202,4 +204,8 @@ if __name__ == "__main__":
     words.add_argument("folder", type=Path, help="plans and outcomes so far")
     words.add_argument("--limit-s", type=float, default=float("inf"))
     chosen = words.parse_args()
-    RESULTS.write_text(HEAD + "".join(written(chosen.folder, chosen.limit_s)), "utf-8")
+    rows = list(written(chosen.folder, chosen.limit_s))
+    num_left = len(QUESTIONS) * len(MEANT) - len(list(chosen.folder.glob("*.json")))
+    if num_left := num_left + sum("not yet" in row for row in rows):
+        sys.exit(f"{num_left} rows are left; the same command goes on")
+    RESULTS.write_text(HEAD + "".join(rows), "utf-8")
