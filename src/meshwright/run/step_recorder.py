@@ -77,6 +77,10 @@ OF_CONTEXT: dict[Any, tuple[CollectiveKind, int | slice | None]] = {
 """Gather of keys and values over cp; one operator under fake tensors."""
 
 
+OF_TABLES = (aten.mm.default, aten.embedding_dense_backward.default)
+"""Operators that make the gradient of a table of words in a backward pass."""
+
+
 class StepRecorder(Recorder):
     """Dispatch mode of a step; its records are read after the step."""
 
@@ -231,6 +235,12 @@ class StepRecorder(Recorder):
                     block = self._block(storage)
                     if not tensor.is_floating_point():
                         block.category = block.category or Category.TEMPORARY
+                    elif (
+                        func in OF_TABLES
+                        and self.phase is StepPart.BACKWARD
+                        and (self.vocab_sizes & set(tensor.shape))
+                    ):
+                        block.category = block.category or Category.GRADIENTS
                     elif tensor.ndim > 1 and tensor.shape[-1] in self.vocab_sizes:
                         block.category = block.category or Category.LOGITS
         return result
