@@ -120,7 +120,7 @@ def test_torchtitan_keeps_every_second_product(model):
     ],
 )
 def test_peaks_of_torchtitan_are_priced(degrees):
-    """The loss multiplies by the head: four layers of Llama 3 8B beside a table of 128,256 words."""
+    """The loss multiplies by the head: four layers of Llama 3 8B, and a table of 128,256 words."""
     options = {"zero": 3, "mbs": 1, "seq": 4096} | degrees
     plan = mw.fit("llama3-8b", on="16xB200", framework="torchtitan", **options)
     few = plan.model.model_copy(update={"layer_pattern": plan.model.layer_pattern[:4]})
