@@ -8,13 +8,13 @@ that can hide communication or fill a bubble.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import reduce
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, Mask, Num, larger, smaller, where
+from meshwright.base.arrays import BoolArray, Mask, Num, ceil_div, larger, smaller, where
 from meshwright.cost.communication import AxisNetwork
 from meshwright.cost.layer import (
     HeldMemory,
@@ -22,6 +22,7 @@ from meshwright.cost.layer import (
     PricedPiece,
     each_piece,
     layer_cost,
+    price_layers,
     weighted_part,
     weighted_sum,
 )
@@ -36,6 +37,7 @@ from meshwright.cost.pipeline import (
     jitter_fraction,
     micro_batches,
     num_paired,
+    price_pipeline,
     stage_states,
     stages_of,
     tied_sync_s,
@@ -114,6 +116,25 @@ def least_of(bounds: Sequence[LayerBound], are_legal: Sequence[Mask]) -> LayerBo
     return reduce(either, zip(bounds[1:], are_legal[1:], strict=True), bounds[0])
 
 
+def best_paces(problem: Problem, strategy: StrategyColumns) -> tuple[Num, Num]:
+    """Return the best pace of the last rank, and the least largest share of the work [1].
+
+    However the ranks lie, and whichever of them others host: all shares together are those of the
+    whole batch, and all speeds together at most those of the fastest devices. Rows and sequences
+    are whole, as in :func:`~meshwright.network.faults.shared_work`.
+
+    Worked: 48 ranks on 46 devices of full speed, in which 128 sequences and their rows divide
+    evenly, have 48 / 46 = 1.043 of the work of an equal split, and 0.958 of the pace.
+    """
+    number, speed = problem.fastest_devices(strategy.num_devices)
+    rows_of_one = problem.workload.sequence_length / strategy.cp
+    replica_rows = problem.workload.global_batch_size * rows_of_one / strategy.dp
+    rows = replica_rows / micro_batches(problem, strategy) - 0.5
+    equal_rows = ceil_div(strategy.micro_batch_size * rows_of_one, strategy.tatp) * strategy.tatp
+    shares = strategy.num_devices * smaller(rows / equal_rows, 1.0)
+    return smaller(speed / shares, 1.0), larger(shares / number, 1.0)
+
+
 def layer_bounds(
     problem: Problem, plan_options: PlanOptions, network: AxisNetwork,
     recomputes: Sequence[Recompute], *, uses_tatp: bool,
@@ -146,6 +167,30 @@ def layer_bounds(
         return weighted_sum(blocks, [1.0] * len(blocks))
 
     return each_piece(problem, plan_options, network, recomputes, bound, uses_tatp=uses_tatp)
+
+
+Layers = tuple[LayerCost, ...] | tuple[LayerBound, ...]
+"""Prices of each piece of the model; lower bounds of every placement while axes are open."""
+
+
+def layer_prices(
+    problem: Problem, plan_options: PlanOptions, network: AxisNetwork,
+    recomputes: Sequence[Recompute],
+) -> Mapping[Recompute, Layers]:  # fmt: skip
+    """Return the price of each piece of the model, or its bound where axes are to be placed."""
+    price = layer_bounds if network.placement.is_open else price_layers
+    uses_tatp = bool((network.strategy.tatp > 1).any())
+    return price(problem, plan_options, network, recomputes, uses_tatp=uses_tatp)
+
+
+def pipeline_price(
+    problem: Problem, plan_options: PlanOptions, strategy: StrategyColumns, layers: Layers,
+    sends_s: Num,
+) -> PipelinePrice:  # fmt: skip
+    """Return the price of the pipeline of layers, or its bound."""
+    if isinstance(layers[0], LayerBound):
+        return pipeline_bound(problem, plan_options, strategy, layers, sends_s)
+    return price_pipeline(problem, plan_options, strategy, layers, sends_s)
 
 
 def slowest_bound(costs: Sequence[LayerBound], layout: StageLayout) -> tuple[LayerBound, Num]:

@@ -16,6 +16,7 @@ from operator import add, mul
 from typing import Any, Self, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from meshwright.base.arrays import (
     FloatArray,
@@ -765,7 +766,9 @@ def prices_of(plan_options: PlanOptions, tables: Mapping[Recompute, Pieces]) -> 
     return tables[plan_options.recompute]
 
 
-def layer_keys(network: AxisNetwork, layout: PlanOptions) -> tuple[IntArray, IntArray]:
+def layer_keys(
+    network: AxisNetwork, layout: PlanOptions, pace_keys: Sequence[NDArray[Any]] = ()
+) -> tuple[IntArray, IntArray]:
     """Return the first row of each group with equal layer prices, and the group of each row."""
     columns = network.strategy
     has_experts = bool((columns.ep * columns.etp > 1).any())
@@ -780,7 +783,7 @@ def layer_keys(network: AxisNetwork, layout: PlanOptions) -> tuple[IntArray, Int
         if of_layer & set(axis.partition("/")[0].split("*"))
     ]
     keys = [*(getattr(columns, name) for name in names), *network.placement.keys(placed)]
-    return groups_of([*keys, *map(numbered, slowed)])
+    return groups_of([*keys, *map(numbered, slowed), *pace_keys])
 
 
 def numbered(column: Num) -> FloatArray:

@@ -195,7 +195,7 @@ def sustained_share(chip: ChipSpec, calibration: CalibrationOf[Num]) -> Num:
 
 def device_rates(
     chip: ChipSpec, precision: Precision, software: SoftwareStack, calibration: CalibrationOf[Num],
-    *, speed_factor: float = 1.0, freezes_weights: bool = False,
+    *, speed_factor: Num = 1.0, freezes_weights: bool = False,
 ) -> DeviceRates:  # fmt: skip
     """Return the rates of one device; ``speed_factor`` is the share of its cores that work.
 

@@ -12,8 +12,9 @@ from math import ceil, prod
 from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from meshwright.base.arrays import FloatArray, Num, larger
+from meshwright.base.arrays import FloatArray, IntArray, Num, larger, smaller, take_rows
 from meshwright.cost.communication import AxisNetwork, AxisPlacement, level_efficiencies, place_axes
 from meshwright.cost.operator import DeviceRates, device_rates, operator_s
 from meshwright.graph.op import LayerGraph, Op, OpGraph
@@ -136,10 +137,10 @@ class ProblemOf(ABC, Generic[Work]):
     workload: Work
     calibration: CalibrationOf[Num]
     mapper: Mapper = Mapper.TMAP
-    pace: float | None = None
-    """Share of its full rate at which the last rank computes; that of the slowest device if not
-    given, as where all work is split equally."""
-    most_work: float = 1.0
+    pace: Num | None = None
+    """Share of its full rate at which the last rank computes, one number or one for each row that
+    is priced; that of the slowest device if not given, as where all work is split equally."""
+    most_work: Num = 1.0
     """Largest share of the work of one rank over an equal split: its memory traffic grows too."""
 
     @property
@@ -188,7 +189,7 @@ class ProblemOf(ABC, Generic[Work]):
         slowest = min(self.system.slowest_speed_factor, 1.0)
         return self.rates_at(slowest if self.pace is None else self.pace, self.most_work)
 
-    def rates_at(self, speed_factor: float, work_share: float = 1.0) -> DeviceRates:
+    def rates_at(self, speed_factor: Num, work_share: Num = 1.0) -> DeviceRates:
         """Return the rates of a device that has a share of its cores.
 
         ``speed_factor`` scales arithmetic. Memory rates are divided by ``work_share``, the work of
@@ -205,26 +206,37 @@ class ProblemOf(ABC, Generic[Work]):
                 rates, weight_format=work.precision.weight_format,
                 host_s=operator_s(work.software, self.calibration),
             )  # fmt: skip
-        if work_share == 1.0:
-            return rates
         return replace(
             rates,
             memory_bytes_per_s=rates.memory_bytes_per_s / work_share,
             elementwise_bytes_per_s=rates.elementwise_bytes_per_s / work_share,
         )
 
-    def at_pace(self, pace: float, most_work: float = 1.0) -> Self:
-        """Return the problem for ranks where the slowest computes at a share of the full rate."""
-        key = (pace, most_work)
-        if key == (self.pace, self.most_work):
-            return self
-        if key not in self._paced:
-            self._paced[key] = replace(self, pace=pace, most_work=most_work)
-        return self._paced[key]
+    def at_pace(self, pace: Num, most_work: Num = 1.0) -> Self:
+        """Return the problem for ranks where the slowest computes at a share of the full rate.
 
-    @cached_property
-    def _paced(self) -> dict[tuple[float, float], Self]:
-        return {}
+        Parameters
+        ----------
+        pace, most_work
+            One number each, or a column with one for each row that is priced.
+        """
+        found = replace(self, pace=pace, most_work=most_work)
+        # All that is derived stays, but for the rates.
+        kept = vars(self).keys() - vars(found).keys() - {"rates"}
+        vars(found).update({name: vars(self)[name] for name in kept})
+        return found
+
+    def of_rows(self, rows: IntArray) -> Self:
+        """Return the problem for some of the rows that are priced."""
+        if self.pace is None or not self.pace_keys:
+            return self
+        return self.at_pace(take_rows(self.pace, rows), take_rows(self.most_work, rows))
+
+    @property
+    def pace_keys(self) -> tuple[NDArray[Any], ...]:
+        """Columns with equal numbers where rows have equal paces; none where all rows have."""
+        columns = (self.pace, self.most_work)
+        return tuple(column for column in columns if isinstance(column, np.ndarray))
 
     @cached_property
     def efficiencies(self) -> tuple[Num, ...]:
@@ -407,9 +419,10 @@ class ProblemOf(ABC, Generic[Work]):
         part = list(self.islands[0]) if self.islands else network.alive
         return np.sort(np.minimum(network.speed_factor[part], 1.0))[::-1]
 
-    def best_pace(self, num_ranks: int) -> float:
-        """Return the mean speed of that many ranks on the fastest devices: no pace is better."""
-        return float(self._speeds[:num_ranks].sum() / num_ranks)
+    def fastest_devices(self, num_ranks: Num) -> tuple[Num, Num]:
+        """Return the devices that work for some ranks at most, and the sum of their speeds [1]."""
+        number = smaller(num_ranks, len(self._speeds))
+        return number, self._speeds.cumsum()[np.asarray(number, dtype=np.int64) - 1]
 
     @property
     def num_experts(self) -> int:

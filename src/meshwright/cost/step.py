@@ -22,6 +22,7 @@ from meshwright.base.arrays import (
     smaller,
     take_rows,
 )
+from meshwright.cost.bound import Layers, layer_prices, pipeline_price
 from meshwright.cost.communication import (
     AxisNetwork,
     Collectives,
@@ -33,11 +34,9 @@ from meshwright.cost.communication import (
 )
 from meshwright.cost.energy import step_energy_parts_j, throttled, total_energy_j
 from meshwright.cost.layer import (
-    LayerCost,
     layer_keys,
     layout_of,
     numbered,
-    price_layers,
     prices_of,
     recomputes_of,
 )
@@ -56,7 +55,6 @@ from meshwright.cost.parts import MemoryUse, StepTime, TimePart
 from meshwright.cost.pipeline import (
     PipelinePrice,
     SyncCounts,
-    price_pipeline,
     send_bytes,
     sums_replicas_each_pass,
     sync_counts,
@@ -289,7 +287,7 @@ class Priced:
 
 def price_columns(
     problem: Problem, plan_options: PlanOptions, strategy: StrategyColumns,
-    network: AxisNetwork | None = None, layers: tuple[LayerCost, ...] | None = None,
+    network: AxisNetwork | None = None, layers: Layers | None = None,
     links: StepCollectives | None = None,
 ) -> Priced:  # fmt: skip
     """Return the price of each row of the columns, all under one set of plan options.
@@ -311,10 +309,7 @@ def price_columns(
         )
     strategy = network.strategy
     if layers is None:
-        tables = price_layers(
-            problem, plan_options, network, recomputes_of(plan_options),
-            uses_tatp=bool((strategy.tatp > 1).any()),
-        )  # fmt: skip
+        tables = layer_prices(problem, plan_options, network, recomputes_of(plan_options))
         layers = prices_of(plan_options, tables)
     if links is None:
         links = problem.once(
@@ -323,7 +318,7 @@ def price_columns(
             lambda: step_collectives(problem, network),
         )  # fmt: skip
     send_s = links.send.time_s(send_bytes(problem, plan_options, strategy), 1.0)
-    price = price_pipeline(problem, plan_options, strategy, layers, send_s)
+    price = pipeline_price(problem, plan_options, strategy, layers, send_s)
     shards = shard_degrees(problem, strategy)
     time = step_times(problem, plan_options, shards, price, links.sync)
     time = throttled(problem, plan_options, strategy, price, time)
@@ -344,10 +339,11 @@ def price_columns(
 def price_each(
     problem: Problem, option_sets: Sequence[tuple[PlanOptions, int]], network: AxisNetwork
 ) -> list[tuple[IntArray, Priced]]:
-    """Return the price of each row of a network, each under its own plan options.
+    """Return the price of each row of a network, each under its own plan options; or its bound.
 
     Rows with the same options are priced together, each part with the numbers of its rows.
-    Options and rows that do not change a layer share one price of it.
+    Options and rows that do not change a layer share one price of it. The problem may have a pace
+    for each row.
 
     Parameters
     ----------
@@ -369,14 +365,13 @@ def price_each(
     links = step_collectives(problem, take_rows(network, first))
     for layout, members in layouts.items():
         rows = np.array([row for own in members.values() for row in own], dtype=np.int64)
-        part = take_rows(network, rows)
-        first, equal = layer_keys(part, layout)
+        part, paced = take_rows(network, rows), problem.of_rows(rows)
+        first, equal = layer_keys(part, layout, paced.pace_keys)
         few = take_rows(part, first)
         recomputes = tuple(
             {r: None for plan_options in members for r in recomputes_of(plan_options)}
         )
-        uses_tatp = bool((few.strategy.tatp > 1).any())
-        tables = price_layers(problem, layout, few, recomputes, uses_tatp=uses_tatp)
+        tables = layer_prices(paced.of_rows(first), layout, few, recomputes)
         end = 0
         for plan_options, own in members.items():
             start, end = end, end + len(own)
@@ -384,8 +379,9 @@ def price_each(
             groups = take_rows(part, slice(start, end))
             own_links = take_rows(links, link_of[rows[start:end]])
             priced = price_columns(
-                problem, plan_options, groups.strategy, groups, layers, own_links
-            )
+                paced.of_rows(np.arange(start, end)), plan_options, groups.strategy, groups, layers,
+                own_links,
+            )  # fmt: skip
             found.append((rows[start:end], priced))
     return found
 

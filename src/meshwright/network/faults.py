@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from math import ceil
 
 import numpy as np
@@ -108,6 +109,12 @@ def balanced_rows(num_rows: int, speed_factor: FloatArray) -> IntArray:
     return rows
 
 
+@lru_cache(maxsize=65536)
+def _balanced(num_rows: int, speed_factor: tuple[float, ...]) -> tuple[int, ...]:
+    """Return the rows of each device; many ways to lay a strategy have equal groups."""
+    return tuple(balanced_rows(num_rows, np.array(speed_factor)).tolist())
+
+
 @dataclass(frozen=True)
 class SharedWork:
     """The work of a step over ranks of unequal speed: whole sequences, and whole rows of them."""
@@ -130,18 +137,18 @@ class SharedWork:
         """Whether the split of the work over ranks is equal."""
         return bool((self.share == 1.0).all())
 
-    @property
+    @cached_property
     def most_work(self) -> float:
         """The largest share: memory traffic and activations grow by it [1]."""
         return max(1.0, float(self.share.max()))
 
-    @property
+    @cached_property
     def pace(self) -> float:
         """Rate of the slowest rank for its own work, over that of an equal split; at most 1."""
         busy = self.share > 0
         return min(1.0, float((self.speed[busy] / self.share[busy]).min()))
 
-    @property
+    @cached_property
     def mean_busy(self) -> float:
         """Time that a rank computes on average, over that of the last one [1].
 
@@ -179,7 +186,7 @@ def shared_work(
     total = streams.sum(axis=-1).reshape(len(replicas), -1).min(axis=1)
     if not total.any():
         return None
-    sequences = balanced_rows(num_sequences, total)
+    sequences = np.array(_balanced(num_sequences, tuple(total.tolist())))
     number = ceil(ceil(num_sequences / len(replicas)) / micro_batch_size)
     # Stages of a pipeline wait for the largest micro-batch, else only their sum counts.
     sizes = -(-sequences // number) if replicas.shape[1] > 1 else sequences / number
@@ -187,11 +194,9 @@ def shared_work(
     equal_rows = -(-micro_batch_size * sequence_rows // members)
     groups = streams.reshape(-1, members)
     rows = np.round(np.repeat(sizes, len(groups) // len(sizes)) * sequence_rows)
-    kinds, kind_of = np.unique(np.column_stack((rows, groups)), axis=0, return_inverse=True)
-    shares = np.array([balanced_rows(int(kind[0]), kind[1:]) for kind in kinds]) / equal_rows
-    share = np.repeat(
-        shares[kind_of.reshape(-1)].reshape(*streams.shape, 1), in_order.shape[-1], -1
-    )
+    every = zip(rows.astype(np.int64).tolist(), map(tuple, groups.tolist()), strict=True)
+    shares = np.array([_balanced(*kind) for kind in every]) / equal_rows
+    share = np.repeat(shares.reshape(*streams.shape, 1), in_order.shape[-1], -1)
     share = np.where(ranks.is_host, share.reshape(in_order.shape).transpose(np.argsort(order)), 0.0)
     counts = np.unique(ranks.device, return_counts=True)[1]
     left = ranks.is_host.sum(axis=ranks.axes.index("tatp"))

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.base.arrays import BoolArray, FloatArray, IntArray
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray, read_only
 from meshwright.base.compiled import compiled
 from meshwright.base.errors import InfeasibleError
 from meshwright.network.paths import (
@@ -123,8 +123,17 @@ def xy_routes(
     return _gathered(rows, links, len(demands)), is_whole
 
 
+_AHEAD: WeakKeyDictionary[Network, IntArray] = WeakKeyDictionary()
+
+
 def _links_ahead(network: Network) -> IntArray:
     """Return the link [dim, forward, node] to the next device of a grid; -1 where none is."""
+    if network not in _AHEAD:
+        _AHEAD[network] = read_only(_each_link_ahead(network))
+    return _AHEAD[network]
+
+
+def _each_link_ahead(network: Network) -> IntArray:
     shape = network.grid_shape
     ahead = np.full((len(shape), 2, network.num_devices), -1, dtype=np.int64)
     on_grid = (network.source < network.num_devices) & (network.target < network.num_devices)

@@ -78,7 +78,7 @@ class ServingProblem(ProblemOf[Prefill | Decode]):
         )
         return changed
 
-    def rates_at(self, speed_factor: float, work_share: float = 1.0) -> DeviceRates:
+    def rates_at(self, speed_factor: Num, work_share: Num = 1.0) -> DeviceRates:
         """Return the rates of a device; routing is part of the kernels of the experts."""
         return replace(super().rates_at(speed_factor, work_share), expert_passes=1.0)
 

@@ -27,7 +27,7 @@ from meshwright.base.arrays import (
     take_rows,
 )
 from meshwright.base.errors import InfeasibleError
-from meshwright.cost.bound import LayerBound, layer_bounds, pipeline_bound
+from meshwright.cost.bound import Layers, best_paces, layer_prices, pipeline_price
 from meshwright.cost.communication import (
     DATA_PARALLEL_ONLY,
     AxisNetwork,
@@ -37,7 +37,7 @@ from meshwright.cost.communication import (
     plain,
 )
 from meshwright.cost.energy import least_pipeline_s, throttled
-from meshwright.cost.layer import LayerCost, layer_keys, price_layers, prices_of, recomputes_of
+from meshwright.cost.layer import layer_keys, prices_of, recomputes_of
 from meshwright.cost.memory import (
     Room,
     ShardDegrees,
@@ -51,7 +51,6 @@ from meshwright.cost.pipeline import (
     PipelinePrice,
     jitter_fraction,
     micro_batches,
-    price_pipeline,
 )
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import (
@@ -546,8 +545,11 @@ def _priced(
     network = space.problem.network_with(
         joined([part.layout for part in parts]), joined([part.strategy for part in parts])
     )
-    prices, groups, sends = _layer_table(space.problem, layout, network, tuple(kinds))
-    layers_s = _layers_s(space.problem, prices)
+    problem = space.problem
+    if space.is_open and problem.is_unequal:
+        problem = problem.at_pace(*best_paces(problem, network.strategy))
+    prices, groups, sends = _layer_table(problem, layout, network, tuple(kinds))
+    layers_s = _layers_s(problem, prices)
     start = 0
     for part in parts:
         rows = np.arange(start, start + len(part.order_of))
@@ -564,7 +566,8 @@ def _priced(
         strategy, order_of = take(part.strategy, wanted), part.order_of[wanted]
         for plan_options in recomputes:
             gathered = take_rows(prices_of(plan_options, prices), groups[rows])
-            price = _pipeline(space.problem, plan_options, strategy, gathered, sends[rows])
+            paced = problem.of_rows(rows)
+            price = pipeline_price(paced, plan_options, strategy, gathered, sends[rows])
             option_sets = tuple(replace(plan_options, axis_order=order) for order in space.orders)
             yield Families(
                 option_sets, order_of, strategy, np.arange(len(members)), price, members,
@@ -586,30 +589,13 @@ def _layers_s(problem: Problem, prices: Mapping[Recompute, Layers]) -> FloatArra
     return np.asarray(sum(totals) * (1.0 - ROUNDING))
 
 
-Layers = tuple[LayerCost, ...] | tuple[LayerBound, ...]
-"""Prices of each piece of the model; lower bounds of every placement while axes are open."""
-
-
-def _pipeline(
-    problem: Problem, plan_options: PlanOptions, strategy: StrategyColumns, layers: Layers,
-    sends_s: FloatArray,
-) -> PipelinePrice:  # fmt: skip
-    """Return the pipeline of layers that have a price, or a bound."""
-    if isinstance(layers[0], LayerBound):
-        return pipeline_bound(problem, plan_options, strategy, layers, sends_s)
-    return price_pipeline(problem, plan_options, strategy, layers, sends_s)
-
-
 def _layer_table(
     problem: Problem, layout: PlanOptions, network: AxisNetwork, recomputes: Sequence[Recompute]
 ) -> tuple[Mapping[Recompute, Layers], IntArray, FloatArray]:
     """Return the distinct layer prices, the price row of each row, and its sends."""
-    first, groups = layer_keys(network, layout)
+    first, groups = layer_keys(network, layout, problem.pace_keys)
     few = problem.network_with(take_rows(network.placement, first), take(network.strategy, first))
-    price = layer_bounds if network.placement.is_open else price_layers
-    tables = price(
-        problem, layout, few, tuple(recomputes), uses_tatp=bool((few.strategy.tatp > 1).any())
-    )
+    tables = layer_prices(problem.of_rows(first), layout, few, tuple(recomputes))
     collectives = Collectives(network, problem.calibration.collective_launch_s)
     return tables, groups, column(send_s(problem, layout, network.strategy, collectives))
 

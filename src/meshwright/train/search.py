@@ -223,7 +223,8 @@ def priced_families(space: SearchSpace, counts: Counts, *, keeps_all: bool = Fal
     """Return the legal families of a space, priced; members that a rule refuses are counted."""
     keep_freed_memory()
     numbers = space.choices.of("num_devices", space.problem.device_numbers)
-    return families(space, degree_tables(space, numbers), counts, keeps_all=keeps_all)
+    tables = list(degree_tables(space, numbers))
+    return families(space, [joined(tables)] if tables else [], counts, keeps_all=keeps_all)
 
 
 def model_flops(problem: Problem) -> Num:
@@ -238,8 +239,9 @@ def model_flops(problem: Problem) -> Num:
 
 
 def arithmetic_s(problem: Problem, num_devices: Num) -> Num:
-    """Return the seconds of the model's FLOPs on devices at their best rate: a lower bound [s]."""
-    return model_flops(problem) / (num_devices * problem.rates.matmul_flops_per_s)
+    """Return the seconds of the model's FLOPs on the fastest devices: a lower bound [s]."""
+    _, speed = problem.fastest_devices(num_devices)
+    return model_flops(problem) / (speed * problem.rates_at(1.0).matmul_flops_per_s)
 
 
 def degree_tables(space: SearchSpace, numbers: Sequence[int]) -> Iterator[StrategyColumns]:

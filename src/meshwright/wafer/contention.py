@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, number_at, read_only
+from meshwright.base.arrays import FloatArray, read_only
 from meshwright.base.compiled import as_written
 from meshwright.collectives.group import Group, Span, group_size
 from meshwright.collectives.registry import best_algorithm
@@ -100,8 +100,6 @@ class UnitLoad:
     routes: Routes
     busy_s: FloatArray
     """Busy time of each link, for a byte of the message [s]."""
-    num_rerouted: int
-    """Routes that leave the dimension order."""
 
 
 _UNITS: WeakKeyDictionary[Network, dict[int, UnitLoad]] = WeakKeyDictionary()
@@ -123,9 +121,7 @@ def unit_load(network: Network, demands: Demands) -> UnitLoad:
         has_few_trees = bool(network.grid_shape) or network.num_links * num_trees <= SMALL_TREES
         with as_written() if has_few_trees else nullcontext():
             routes = default_routes(network, demands)
-        straight = xy_routes(network, demands)[0] if network.grid_shape else routes
-        busy = busy_s(routes, demands, network)
-        known[id(demands)] = UnitLoad(demands, routes, busy, _num_different(routes, straight))
+        known[id(demands)] = UnitLoad(demands, routes, busy_s(routes, demands, network))
     return known[id(demands)]
 
 
@@ -140,11 +136,16 @@ class Contention:
     detour: Mapping[str, float]
     """Bytes times links over those of the default routes, by axis that is rerouted."""
     num_routes: int
-    num_rerouted: int
-    """Routes that leave the dimension order."""
     certificate: Certificate | None
     """Certificate of the busiest link among all messages that overlap with computation, over all
     routings; None where messages just take the default routes."""
+    routed: tuple[tuple[Demands, Routes], ...]
+    network: Network
+
+    @cached_property
+    def num_rerouted(self) -> int:
+        """Routes that leave the dimension order."""
+        return sum(num_off_order(self.network, *one) for one in self.routed)
 
     @property
     def hottest(self) -> FloatArray:
@@ -181,7 +182,6 @@ def contention(
         ]
         for load in loads
     }
-    num_rerouted = {axis: sum(unit.num_rerouted for unit in of) for axis, of in units.items()}
     if together and is_routed:
         known = _ROUTED.setdefault(network, {})
         key = tuple(
@@ -212,8 +212,6 @@ def contention(
             )
             for (_, one, size), end in zip(load.messages, ends.tolist(), strict=True)
         ]
-        if network.grid_shape:
-            num_rerouted[load.axis] = _num_different(routes, xy_routes(network, demands)[0])
     busy = {axis: sum(parts, none) for axis, parts in each.items()}
     overlapping = sum((busy[load.axis] for load in together), np.zeros(network.num_links))
     meeting = sum((busy[load.axis] for load in loads if load.meets), np.zeros(network.num_links))
@@ -233,8 +231,12 @@ def contention(
         busy,
         detour,
         num_routes=sum(len(demands) for load in loads for _, demands, _ in load.messages),
-        num_rerouted=sum(num_rerouted.values()),
         certificate=certificate,
+        routed=(
+            *((load.demands, anew[load.axis]) for load in together if load.axis in anew),
+            *((u.demands, u.routes) for axis, of in units.items() if axis not in anew for u in of),
+        ),
+        network=network,
     )
 
 
@@ -265,16 +267,15 @@ def _routed(
     return found, routed.certificate
 
 
-def _num_different(routes: Routes, others: Routes) -> int:
-    """Return the number of routes that differ from others of the same rows."""
-    if np.array_equal(routes.offsets, others.offsets) and np.array_equal(
-        routes.links, others.links
-    ):
+def num_off_order(network: Network, demands: Demands, routes: Routes) -> int:
+    """Return the number of routes that leave the dimension order of a grid; elsewhere 0."""
+    if not network.grid_shape:
         return 0
-    same = routes.num_hops == others.num_hops
+    straight = xy_routes(network, demands)[0]
+    same = routes.num_hops == straight.num_hops
     count = int((~same).sum())
     for route in np.flatnonzero(same).tolist():
-        count += not np.array_equal(routes.of(route), others.of(route))
+        count += not np.array_equal(routes.of(route), straight.of(route))
     return count
 
 
@@ -289,7 +290,7 @@ def busy_s(routes: Routes, demands: Demands, network: Network) -> FloatArray:
 def axis_loads(
     messages: Sequence[tuple[Message, float]],
     plan_options: PlanOptions,
-    groups: AxisNetwork,
+    groups: RowGroups,
     ranks: Ranks,
     row: int = 0,
     *,
@@ -310,7 +311,7 @@ def axis_loads(
         Axes along which tensors travel in the same rounds, each with its ``AxisLoad.meets``.
     """
     for axis in dict.fromkeys(message.axis for message, _ in messages):
-        group = scalar_group(groups.group(axis), row)
+        group = groups.of(axis, row)
         if group_size(group) < 2:
             continue
         place = ranks.place(axis)
@@ -321,7 +322,7 @@ def axis_loads(
             if message.axis != axis:
                 continue
             pattern = message_pattern(
-                message, plan_options, group, is_side_by_side=joins_grids(groups.levels)
+                message, plan_options, group, is_side_by_side=joins_grids(groups.network.levels)
             )
             num_bytes = message.num_bytes * times
             sent.append((message.rounds, _placed(pattern, axis, place), num_bytes))
@@ -345,19 +346,33 @@ def _placed(pattern: Pattern, axis: str, place: AxisPlace) -> Demands:
     return placed(pattern, groups[np.argsort(first, kind="stable")], 1.0, axis)
 
 
-def scalar_group(group: Group[FloatArray], row: int = 0) -> Group[float]:
-    """Return the group of one row of columns."""
-    names = ("size", "bandwidth_bytes_per_s", "latency_s", "message_half_bytes", "closes")
-    return Group(
-        tuple(
-            Span(
-                **{name: number_at(getattr(span, name), row) for name in names},
-                is_grid=span.is_grid,
-                in_network_reduction=span.in_network_reduction,
+class RowGroups:
+    """The groups of columns of strategies, row by row."""
+
+    def __init__(self, network: AxisNetwork) -> None:
+        self.network = network
+        self._known: dict[str, list[Group[float]]] = {}
+
+    def of(self, axis: str, row: int = 0) -> Group[float]:
+        """Return the group of an axis in one row."""
+        if axis not in self._known:
+            self._known[axis] = self._rows(self.network.group(axis))
+        return self._known[axis][row]
+
+    def _rows(self, group: Group[FloatArray]) -> list[Group[float]]:
+        number = len(self.network.strategy.tp)
+        names = ("size", "bandwidth_bytes_per_s", "latency_s", "message_half_bytes", "closes")
+        spans = []
+        for span in group.spans:
+            columns = [np.broadcast_to(getattr(span, name), number).tolist() for name in names]
+            kind = span.is_grid, span.in_network_reduction
+            spans.append(
+                [
+                    Span(size, bandwidth, latency_s, half_bytes, closes, *kind)
+                    for size, bandwidth, latency_s, half_bytes, closes in zip(*columns, strict=True)
+                ]
             )
-            for span in group.spans
-        )
-    )
+        return [Group(of_row) for of_row in zip(*spans, strict=True)]
 
 
 def message_pattern(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -30,7 +31,7 @@ from meshwright.sharding.strategy import (
 from meshwright.spec.system import SystemSpec
 from meshwright.topology.levels import network_of
 from meshwright.topology.network import Network
-from meshwright.wafer.contention import Contention, axis_loads, contention
+from meshwright.wafer.contention import Contention, RowGroups, axis_loads, contention
 from meshwright.wafer.messages import (
     DATA_AXES,
     EXPERT_DATA_AXES,
@@ -44,21 +45,58 @@ YIELDING = (*DATA_AXES, *EXPERT_DATA_AXES, "pp")
 
 
 @dataclass(frozen=True)
+class PricedRow:
+    """One row of prices in columns."""
+
+    columns: Priced
+    row: int
+    time_s: float
+    """Step time [s]."""
+    memory_bytes: float
+    """Memory of the fullest device [bytes]."""
+    host_bytes: float
+    """Memory of its host [bytes]."""
+
+    @classmethod
+    def every(cls, columns: Priced) -> list[PricedRow]:
+        """Return the rows of columns."""
+        step, number = columns.step, len(columns.strategy.tp)
+        numbers = (step.time.total_s, step.memory_bytes, step.host_bytes)
+        each = zip(*(np.broadcast_to(one, number).tolist() for one in numbers), strict=True)
+        return [cls(columns, row, *of_row) for row, of_row in enumerate(each)]
+
+    @cached_property
+    def price(self) -> Priced:
+        """The price: columns of one row."""
+        return take_rows(self.columns, [self.row])
+
+
+@dataclass(frozen=True)
 class PlacedPrice:
     """A strategy on its devices: its price alone on its links, and with all others."""
 
     plan_options: PlanOptions
     strategy: Strategy
     ranks: Ranks
-    closed_form: Priced
-    contended: Priced
+    alone: PricedRow
+    together: PricedRow
     contention: Contention
     work: SharedWork
 
     @property
+    def closed_form(self) -> Priced:
+        """The price on private links."""
+        return self.alone.price
+
+    @property
+    def contended(self) -> Priced:
+        """The price on links that others share."""
+        return self.together.price
+
+    @property
     def time_s(self) -> float:
         """Step time with contention [s]."""
-        return number_at(self.contended.step.time.total_s)
+        return self.together.time_s
 
     @property
     def nesting(self) -> Nesting:
@@ -158,7 +196,7 @@ def _contentions(
     *, is_routed: bool = False,
 ) -> list[Contention]:  # fmt: skip
     """Return the contention on the links for each row of a network, alone on its devices."""
-    found = []
+    found, groups = [], RowGroups(network)
     every = window_messages(problem, option_sets, network, params)
     for row, (plan_options, ranks, messages) in enumerate(
         zip(option_sets, places, every, strict=True)
@@ -169,7 +207,7 @@ def _contentions(
         if plan_options.streamed is Streamed.BOTH and tatp > 1:
             meeting = {"tp": 1.0 / (tatp - 1.0), "tatp": 1.0}
         loads = axis_loads(
-            messages, plan_options, network, ranks, row, yielding=YIELDING, meeting=meeting
+            messages, plan_options, groups, ranks, row, yielding=YIELDING, meeting=meeting
         )
         found.append(contention(list(loads), physical, is_routed=is_routed))
     return found
@@ -194,12 +232,12 @@ Way = tuple[PlanOptions, Strategy, Nesting]
 
 def price_placed(
     problem: Problem, ways: Sequence[Way], physical: Network, *, is_routed: bool = False,
-    alone: Sequence[Priced] | None = None,
+    held: Sequence[HeldParams[float]] | None = None,
 ) -> list[PlacedPrice | None]:  # fmt: skip
     """Return the price of candidates, each laid in one way.
 
-    None where blocks do not fit the working part of the grid. All closed forms are priced at once,
-    and all contended prices. Below a cap on power each is slowed down by the energy of the links
+    None where blocks do not fit the working part of the grid. All are priced at once, on private
+    links and with contention. Below a cap on power each is slowed down by the energy of the links
     that it crosses.
 
     Parameters
@@ -207,8 +245,8 @@ def price_placed(
     is_routed
         Whether messages that share links are routed anew where that may help; else they take the
         default routes, which is never better.
-    alone
-        Prices on private links, one row each, where they are known.
+    held
+        Parameters on one device of the fullest stage of each way, where they are known.
 
     Raises
     ------
@@ -228,20 +266,23 @@ def price_placed(
         return found
     option_sets = [ways[row][0] for row in rows]
     network = choice_network(problem, [(ways[row][1], [ways[row][2]]) for row in rows])
-    private = (
-        _shared_out(problem, option_sets, network, works)
-        if alone is None
-        else [alone[row] for row in rows]
-    )
-    params = stacked([params_of(one) for one in private])
+    if held is None:
+        private = _shared_out(problem, option_sets, network, works)
+        of_each = [params_of(one.price) for one in private]
+    else:
+        of_each = [held[row] for row in rows]
     shared = _contentions(
-        problem, option_sets, network, places, params, physical, is_routed=is_routed
+        problem, option_sets, network, places, stacked(of_each), physical, is_routed=is_routed
     )
+    # Each way twice: on private links, and slowed down.
+    number = len(rows)
     slowdown = {
-        axis: np.array([entry.slowdown.get(axis, 1.0) for entry in shared])
+        axis: np.array([1.0] * number + [entry.slowdown.get(axis, 1.0) for entry in shared])
         for axis in dict.fromkeys(axis for entry in shared for axis in entry.slowdown)
     }
-    together = _shared_out(problem, option_sets, replace(network, slowdown=slowdown), works)
+    both = replace(take_rows(network, np.tile(np.arange(number), 2)), slowdown=slowdown)
+    prices = _shared_out(problem, option_sets * 2, both, works * 2)
+    private, together = prices[:number], prices[number:]
     for row, ranks, one, contended, links, work in zip(
         rows, places, private, together, shared, works, strict=True
     ):
@@ -249,7 +290,8 @@ def price_placed(
         price = PlacedPrice(plan_options, strategy, ranks, one, contended, links, work)
         if problem.system.is_power_capped:
             carried = step_links(problem, price, physical)
-            price = replace(price, contended=with_energy(problem, price, carried))
+            (throttled_row,) = PricedRow.every(with_energy(problem, price, carried))
+            price = replace(price, together=throttled_row)
         found[row] = price
     return found
 
@@ -272,39 +314,41 @@ def work_of(
 
 
 def priced_at_pace(
-    problem: Problem, option_sets: Sequence[PlanOptions], network: AxisNetwork,
-    works: Mapping[int, SharedWork],
-) -> Iterator[tuple[IntArray, Priced]]:  # fmt: skip
-    """Yield the prices of rows of a network, each at the pace of its last rank, with their numbers.
+    problem: Problem, option_sets: Sequence[tuple[PlanOptions, int]], network: AxisNetwork,
+    works: Sequence[SharedWork],
+) -> list[tuple[IntArray, Priced]]:  # fmt: skip
+    """Return the price of each row of a network, at the pace of its last rank, by plan options.
 
     Parameters
     ----------
+    option_sets
+        Plan options, each with its number of rows.
     works
-        Split of the work over the ranks, by the rows to price.
+        Split of the work over the ranks of each row.
+
+    Returns
+    -------
+    list of (numbers of the rows, their price)
     """
-    by_pace: dict[tuple[float, float], list[int]] = {}
-    for row, work in works.items():
-        by_pace.setdefault((work.pace, work.most_work), []).append(row)
-    for key, rows in by_pace.items():
-        each = [(option_sets[row], 1) for row in rows]
-        for places, priced in price_each(problem.at_pace(*key), each, take_rows(network, rows)):
-            yield np.array(rows)[places], priced
+    pace = np.array([work.pace for work in works])
+    most_work = np.array([work.most_work for work in works])
+    return price_each(problem.at_pace(pace, most_work), option_sets, network)
 
 
 def _shared_out(
     problem: Problem, option_sets: Sequence[PlanOptions], network: AxisNetwork,
     works: Sequence[SharedWork],
-) -> list[Priced]:  # fmt: skip
+) -> list[PricedRow]:  # fmt: skip
     """Return the price of each row when the last rank runs at a different speed.
 
     Activations grow with the most work of a rank; weights, states and their update with those of
     the ranks that a device hosts.
     """
-    found = {
-        row: _unequal(take_rows(priced, [place]), works[row])
-        for rows, priced in priced_at_pace(problem, option_sets, network, dict(enumerate(works)))
-        for place, row in enumerate(rows.tolist())
-    }
+    each = [(plan_options, 1) for plan_options in option_sets]
+    found: dict[int, PricedRow] = {}
+    for rows, priced in priced_at_pace(problem, each, network, works):
+        columns = _unequal(priced, [works[row] for row in rows.tolist()])
+        found |= dict(zip(rows.tolist(), PricedRow.every(columns), strict=True))
     return [found[row] for row in sorted(found)]
 
 
@@ -312,24 +356,27 @@ _OF_WORK = (MemoryPart.ACTIVATIONS, MemoryPart.WORKING)
 _OF_STATES = (MemoryPart.WEIGHTS, MemoryPart.GRADIENTS, MemoryPart.OPTIMIZER)
 
 
-def _unequal(priced: Priced, work: SharedWork) -> Priced:
-    """Return a price with the memory of its fullest device, where ranks share work unequally.
+def _unequal(priced: Priced, works: Sequence[SharedWork]) -> Priced:
+    """Return prices with the memory of the fullest device, where ranks share work unequally.
 
     On average a rank computes and updates less than the last one.
     """
+    most_work, states, mean_busy = np.array(
+        [(work.most_work, work.states, work.mean_busy) for work in works]
+    ).T
     mean = priced.pipeline.mean
     if mean is not None:
-        less = replace(mean, busy_s=mean.busy_s * work.mean_busy, update_share=1.0 / work.states)
+        less = replace(mean, busy_s=mean.busy_s * mean_busy, update_share=1.0 / states)
         priced = replace(priced, pipeline=replace(priced.pipeline, mean=less))
-    times = dict.fromkeys(_OF_WORK, work.most_work) | dict.fromkeys(_OF_STATES, work.states)
-    if all(factor == 1.0 for factor in times.values()):
+    if (most_work == 1.0).all() and (states == 1.0).all():
         return priced
+    times = dict.fromkeys(_OF_WORK, most_work) | dict.fromkeys(_OF_STATES, states)
     memory = tuple(
         type(use)({part: times.get(part, 1.0) * column for part, column in use.columns.items()})
         for use in priced.step.memory
     )
     update_s = priced.step.time[TimePart.OPTIMIZER]
-    time = priced.step.time.plus({TimePart.OPTIMIZER: work.states * update_s})
+    time = priced.step.time.plus({TimePart.OPTIMIZER: states * update_s})
     return replace(priced, step=replace(priced.step, memory=memory, time=time))
 
 
@@ -363,7 +410,7 @@ def step_links(problem: Problem, price: PlacedPrice, physical: Network) -> StepL
     pipeline, params = price.closed_form.pipeline, params_of(price.closed_form)
     num_passes = number_at(pipeline.num_micro_batches)
     messages = step_messages(problem, plan_options, network, params, num_passes)
-    loads = list(axis_loads(messages, plan_options, network, price.ranks))
+    loads = list(axis_loads(messages, plan_options, RowGroups(network), price.ranks))
     if not loads:
         return StepLinks(np.zeros(physical.num_links), 0.0)
     carried = contention(loads, physical)

@@ -7,49 +7,44 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from operator import attrgetter
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, IntArray, column, joined, number_at, take_rows
+from meshwright.base.arrays import FloatArray, Mask, Num, column, number_at
 from meshwright.base.errors import InfeasibleError
 from meshwright.base.units import format_seconds
-from meshwright.cost.communication import AxisNetwork
 from meshwright.cost.parts import TimePart
 from meshwright.cost.problem import MOST_DEVICES, Mapper, Problem
-from meshwright.cost.step import Priced, price_each
-from meshwright.network.blocks import sequential_shapes
-from meshwright.network.faults import SharedWork
-from meshwright.network.placement import Nesting, Ranks, all_choices, stated_ranks
+from meshwright.cost.step import price_each
+from meshwright.network.placement import Nesting
 from meshwright.search.exhaustive import Found
-from meshwright.sharding.space import axis_orders
 from meshwright.sharding.strategy import AXES, EXPERT_AXES, Offload, PlanOptions, Strategy
 from meshwright.topology.network import Network
 from meshwright.train.answer import Candidate, HotLink, Placement
-from meshwright.train.families import ROUNDING
 from meshwright.train.price import candidate_of
 from meshwright.wafer.contention import PROVEN
+from meshwright.wafer.messages import HeldParams
 from meshwright.wafer.price import (
     PlacedPrice,
     choice_network,
+    params_of,
     price_placed,
     priced_at_pace,
     step_links,
     with_energy,
-    work_of,
 )
+from meshwright.wafer.ways import Ways, WayTables
 
-MOST_CHOICES = 4096
-"""Most ways to lay a strategy that are tried; a bound holds for all others."""
-MOST_ON_LARGE = 64
-"""Most ways to lay a strategy that are tried on grids of more than ``MOST_DEVICES``."""
-AT_ONCE = 256
+AT_ONCE = 1024
 """Most ways with link loads worked out before the next bounds are looked at."""
 AT_ONCE_OF_ONE = 8
 """Most ways of one candidate with link loads worked out before the next bounds are looked at."""
-LAID_AT_ONCE = 256
+FIRST_LAID = 64
+"""Candidates with ways that are priced first, before any limit is known."""
+LAID_AT_ONCE = 4096
 """Most candidates with ways that are priced at once, link loads aside."""
 NUM_HOTTEST = 6
 
@@ -81,15 +76,18 @@ class Laid:
 
     found: Found
     choices: Sequence[Nesting]
-    alone: Priced
-    """Prices on private links, one row for each way."""
+    bound_s: FloatArray
+    """Step time of each way on private links [s]."""
+    memory_bytes: float
+    """Memory of the first way [bytes]."""
+    held: HeldParams[float]
+    """Parameters on one device of its fullest stage, however it lies."""
     left_s: float
     """Least seconds of all ways that are not among them."""
+    num_choices: int
+    """All ways."""
     num_priced: int = 0
     best: PlacedPrice | None = None
-
-    def __post_init__(self) -> None:
-        self.bound_s = column(self.alone.step.time.total_s)
 
     @property
     def time_s(self) -> float:
@@ -106,13 +104,15 @@ class Laid:
         if price is not None and price.time_s < self.time_s:
             self.best = price
 
-    def laid_as(self, problem: Problem, choice: Nesting, priced: Priced, time_s: float) -> Found:
-        """Return the candidate laid in one way, with its time; the first row gives its memory."""
+    def laid_as(
+        self, problem: Problem, choice: Nesting, time_s: float, memory_bytes: float
+    ) -> Found:
+        """Return the candidate laid in one way, with its time and its memory."""
         return Found(
             self.found.strategy,
             replace(self.found.plan_options, axis_order=choice.axes),
             time_s,
-            float(column(priced.step.memory_bytes)[0]),
+            memory_bytes,
             choice_network(problem, [(self.found.strategy, [choice])]).placement,
         )
 
@@ -121,37 +121,11 @@ class Laid:
         """The best way found, with its proof."""
         assert self.best is not None
         bound_s = min(self.time_s, self.next_s, self.left_s)
-        return Placing(self.best, bound_s, len(self.choices), self.num_priced)
+        return Placing(self.best, bound_s, self.num_choices, self.num_priced)
 
 
-@dataclass
-class Works:
-    """Splits of the work of a step over ranks, by placement and by the traits that change them."""
-
-    problem: Problem
-    physical: Network
-    _ranks: dict[Nesting, Ranks | None] = field(default_factory=dict)
-    _works: dict[tuple[Nesting, float, float], SharedWork | None] = field(default_factory=dict)
-
-    def of(self, strategy: Strategy, choice: Nesting) -> SharedWork | None:
-        """Return the work of a strategy that is laid in one way; None where no rank can work."""
-        key = choice, float(strategy.cp), float(strategy.micro_batch_size)
-        if key not in self._works:
-            if choice not in self._ranks:
-                sides = self.problem.grid_sides
-                self._ranks[choice] = stated_ranks(self.physical, sides, choice)
-            ranks = self._ranks[choice]
-            self._works[key] = (
-                None if ranks is None else work_of(self.problem, strategy, ranks, self.physical)
-            )
-        return self._works[key]
-
-
-def laid(
-    problem: Problem, found: Sequence[Found], works: Works, *, must_fit: bool,
-    within_s: float = np.inf,
-) -> list[Laid]:  # fmt: skip
-    """Return candidates with the ways to lay each; candidates without blocks that fit are left out.
+def laid(problem: Problem, entries: Sequence[Ways], *, must_fit: bool) -> list[Laid]:
+    """Return candidates with the price of each way on private links, fastest first.
 
     Ways under the same plan options are priced at once, each at the pace of its ranks.
 
@@ -159,101 +133,56 @@ def laid(
     ----------
     must_fit
         Whether ways are left out that need more memory than a device or its host has.
-    within_s
-        Limit of the step time [s]: a candidate that certainly takes longer, with the work of its
-        ranks as shared, is left out as well.
     """
-    entries = [(one, choices_of(problem, one)) for one in found]
-    entries = [(one, choices) for one, choices in entries if choices]
     if not entries:
         return []
-    most = most_choices(problem)
-    laid = [(one.strategy, choices[:most]) for one, choices in entries]
-    network = choice_network(problem, laid)
+    every = []
+    network = choice_network(problem, [(e.found.strategy, e.choices) for e in entries])
     nests = np.ones(len(network.strategy.tp), dtype=bool)
     if problem.num_experts:
         nests = np.logical_and.reduce([network.has_blocks(axis) for axis in EXPERT_AXES])
+    counts = [len(entry.choices) for entry in entries]
     option_sets = [
-        (replace(one.plan_options, axis_order=AXES), len(choices))
-        for (one, _), (_, choices) in zip(entries, laid, strict=True)
+        (replace(entry.found.plan_options, axis_order=AXES), number)
+        for entry, number in zip(entries, counts, strict=True)
     ]
-    ends = np.cumsum([len(choices) for _, choices in laid])
-    every = []
-    for rows, priced in _at_their_pace(problem, laid, option_sets, network, works, within_s):
-        times_s, fits = column(priced.step.time.total_s), fits_devices(problem, priced)
+    ends = np.cumsum(counts)
+    if problem.is_unequal:
+        works = [work for entry in entries for work in entry.works]
+        prices = priced_at_pace(problem, option_sets, network, works)
+    else:
+        prices = price_each(problem, option_sets, network)
+    for rows, priced in prices:
+        times_s, heaviest = column(priced.step.time.total_s), priced.pipeline.heaviest
+        memory_bytes = column(priced.step.memory_bytes)
+        fits = fits_devices(problem, memory_bytes, priced.step.host_bytes) & (times_s < np.inf)
         numbers = np.searchsorted(ends, rows, side="right")
         for number in np.unique(numbers).tolist():
-            one, choices = entries[number]
+            entry = entries[number]
             mine = np.flatnonzero(numbers == number)
-            first = ends[number] - len(laid[number][1])
             mine = mine[nests[rows[mine]]]
-            mine = mine[fits[mine] & np.isfinite(times_s[mine])] if must_fit else mine
+            mine = mine[fits[mine]] if must_fit else mine
             mine = mine[np.argsort(times_s[mine], kind="stable")]
             if problem.mapper is Mapper.GMAP:
                 mine = mine[:1]
-            ways = [choices[row] for row in (rows[mine] - first).tolist()]
-            left_s = min(one.time_s if len(choices) > most else np.inf, within_s)
-            every.append(Laid(one, ways, take_rows(priced, mine), left_s))
+            first = ends[number] - counts[number]
+            ways = [entry.choices[row] for row in (rows[mine] - first).tolist()]
+            row = int(mine[0]) if len(mine) else 0
+            held = HeldParams(
+                number_at(heaviest.dense_params, row), number_at(heaviest.expert_params, row)
+            )
+            size = number_at(memory_bytes, row)
+            every.append(
+                Laid(entry.found, ways, times_s[mine], size, held, entry.left_s, entry.num_choices)
+            )
     return every
 
 
-def _at_their_pace(
-    problem: Problem, laid: Sequence[tuple[Strategy, Sequence[Nesting]]],
-    option_sets: Sequence[tuple[PlanOptions, int]], network: AxisNetwork, works: Works,
-    within_s: float,
-) -> list[tuple[IntArray, Priced]]:  # fmt: skip
-    """Return the price of every way, in parts, each with the numbers of its rows.
-
-    On devices of unequal speed each way is priced at the pace of its last rank; those without one
-    are left out, and those that take longer than is wanted even if only the computation of the
-    rank with most work were to grow.
-    """
-    if not problem.is_unequal:
-        return price_each(problem, option_sets, network)
-    every = [works.of(strategy, choice) for strategy, choices in laid for choice in choices]
-    most_work = np.array([np.inf if work is None else work.most_work for work in every])
-    wanted = np.zeros(len(every), dtype=bool)
-    for numbers, priced in price_each(problem, option_sets, network):
-        time = priced.step.time
-        computes_s = column(time[TimePart.COMPUTE] + time[TimePart.RECOMPUTE])
-        least_s = np.maximum(column(time.total_s), most_work[numbers] * computes_s)
-        wanted[numbers] = least_s * (1.0 - ROUNDING) < within_s
-    options = [plan_options for plan_options, number in option_sets for _ in range(number)]
-    works_of = {row: work for row, work in enumerate(every) if work is not None and wanted[row]}
-    found: dict[PlanOptions, list[tuple[IntArray, Priced]]] = {}
-    for rows, priced in priced_at_pace(problem, options, network, works_of):
-        found.setdefault(priced.plan_options, []).append((rows, priced))
-    return [
-        (np.concatenate([rows for rows, _ in parts]), joined([priced for _, priced in parts]))
-        for parts in found.values()
-    ]
-
-
-def most_choices(problem: Problem) -> int:
-    """Return the most ways to lay a strategy that are tried."""
-    return MOST_CHOICES if problem.system.num_devices <= MOST_DEVICES else MOST_ON_LARGE
-
-
-def fits_devices(problem: Problem, priced: Priced) -> BoolArray:
-    """Return which rows fit the memory of a device, and of its host."""
-    fits = column(priced.step.memory_bytes) <= problem.system.chip.main_memory.capacity_bytes
+def fits_devices(problem: Problem, memory_bytes: Num, host_bytes: Num) -> Mask:
+    """Return whether a step fits the memory of a device, and of its host."""
     host = problem.system.host
-    if host is not None:
-        fits &= column(priced.step.host_bytes) <= host.capacity_bytes
-    return fits
-
-
-def choices_of(problem: Problem, found: Found) -> Sequence[Nesting]:
-    """Return the ways to lay a candidate that the mapper of the problem knows."""
-    sides, plan_options, strategy = problem.grid_sides, found.plan_options, found.strategy
-    if problem.mapper is Mapper.SMAP:
-        rows = [
-            (order, sequential_shapes([int(getattr(strategy, axis)) for axis in order], sides))
-            for order in axis_orders(True)
-        ]
-        return [Nesting(order, shapes) for order, shapes in rows if shapes is not None]
-    grids = () if problem.may_have_holes else problem.whole_grids
-    return all_choices(plan_options, strategy, sides, grids, most_choices(problem) + 1)
+    fits: Mask = memory_bytes <= problem.system.chip.main_memory.capacity_bytes
+    return fits if host is None else fits & (host_bytes <= host.capacity_bytes)
 
 
 class PlacementSearch:
@@ -275,9 +204,10 @@ class PlacementSearch:
         self.elapsed_s = 0.0
         self.is_complete = True
         """False after an interrupt."""
-        self._works = Works(problem, physical)
+        self._tables = WayTables(problem, physical)
         self._queue: list[tuple[float, int]] = []
         self._left_s = np.inf
+        self._beyond_s = np.inf
         self._num_priced = 0
 
     @property
@@ -290,7 +220,7 @@ class PlacementSearch:
     def lower_bound_s(self) -> float:
         """No candidate is faster on any way, however its messages are routed [s]."""
         alone_s = [min(float(one.bound_s[0]), one.left_s) for one in self.laid]
-        return float(min([self._left_s, *alone_s]))
+        return float(min([self._left_s, self._beyond_s, *alone_s]))
 
     @property
     def fastest(self) -> list[Laid]:
@@ -319,7 +249,8 @@ class PlacementSearch:
                     break
                 else:
                     limit_s = self.limit_s
-                    some = waiting[at : at + min(16 + at, LAID_AT_ONCE)]
+                    most = min(FIRST_LAID + 4 * len(self.laid), LAID_AT_ONCE)
+                    some = waiting[at : at + most]
                     now = [one for one in some if one.time_s < limit_s]
                     at += len(now)
                     self._lay(now)
@@ -333,15 +264,16 @@ class PlacementSearch:
 
     def _lay(self, found: Sequence[Found]) -> None:
         """Price candidates on private links; those too large for memory may offload."""
-        entries = laid(
-            self.problem, found, self._works, must_fit=self.must_fit, within_s=self.limit_s
-        )
-        for one in entries:
+        entries = self._tables.ways_of(found, self.limit_s)
+        self._beyond_s = min([self._beyond_s, *(e.left_s for e in entries if not e.choices)])
+        near = [entry for entry in entries if entry.choices]
+        for one in laid(self.problem, near, must_fit=self.must_fit):
             if one.choices:
                 heappush(self._queue, (one.next_s, len(self.laid)))
                 self.laid.append(one)
                 continue
             self.num_too_large += 1
+            self._beyond_s = min(self._beyond_s, one.left_s)
             if one.found.plan_options.offload is Offload.NONE:
                 kinds = [kind for kind in self.offloads if kind is not Offload.NONE]
                 option_sets = [replace(one.found.plan_options, offload=kind) for kind in kinds]
@@ -358,7 +290,7 @@ class PlacementSearch:
         limit_s = self.limit_s
         numbers: list[int] = []
         ways: list[tuple[Laid, int]] = []
-        most = min(self._num_priced + 1, AT_ONCE)
+        most = min(self._num_priced + AT_ONCE_OF_ONE, AT_ONCE)
         while self._next_s < limit_s and len(ways) < most:
             numbers.append(heappop(self._queue)[1])
             one = self.laid[numbers[-1]]
@@ -380,14 +312,17 @@ class PlacementSearch:
             (replace(one.found.plan_options, axis_order=AXES), one.found.strategy, one.choices[way])
             for one, way in ways
         ]
-        alone = [take_rows(one.alone, [way]) for one, way in ways]
+        held = [one.held for one, _ in ways]
         try:
-            prices = price_placed(self.problem, listed, self.physical, alone=alone)
+            prices = price_placed(self.problem, listed, self.physical, held=held)
             if not self.must_fit:
                 return prices
             return [
                 price
-                if price is not None and bool(fits_devices(self.problem, price.contended).all())
+                if price is not None
+                and fits_devices(
+                    self.problem, price.together.memory_bytes, price.together.host_bytes
+                )
                 else None
                 for price in prices
             ]
@@ -412,7 +347,8 @@ def routed(problem: Problem, placing: Placing, physical: Network) -> Placing:
         return placing
     price = placing.price
     way = price.plan_options, price.strategy, price.nesting
-    (anew,) = price_placed(problem, [way], physical, is_routed=True, alone=[price.closed_form])
+    held = [params_of(price.closed_form)]
+    (anew,) = price_placed(problem, [way], physical, is_routed=True, held=held)
     assert anew is not None
     best = min(anew, price, key=attrgetter("time_s"))
     return replace(placing, price=best, lower_bound_s=min(placing.lower_bound_s, best.time_s))
@@ -462,7 +398,8 @@ def placed_candidate(problem: Problem, placing: Placing, physical: Network) -> C
         if total_s[link] > 0
     ]
     # Parts of the busiest device in a step, each as if it did nothing else.
-    pipeline, time, rates = price.contended.pipeline, price.contended.step.time, problem.rates
+    pipeline, time = price.contended.pipeline, price.contended.step.time
+    rates = problem.rates_at(price.work.pace, price.work.most_work)
     hbm_s = number_at(pipeline.memory_traffic_bytes) / number_at(rates.memory_bytes_per_s)
     work_s = {
         "compute": number_at(pipeline.flops) / number_at(rates.matmul_flops_per_s),

@@ -45,10 +45,10 @@ from meshwright.topology.network import Network
 from meshwright.train.answer import Plan
 from meshwright.wafer.answer import SimulatedPlan, SimulatedStep
 from meshwright.wafer.contention import (
+    RowGroups,
     joins_grids,
     message_pattern,
     pair_s,
-    scalar_group,
     stream_of,
 )
 from meshwright.wafer.messages import (
@@ -113,7 +113,7 @@ class Exchanges:
         self, plan_options: PlanOptions, groups: AxisNetwork, ranks: Ranks, network: Network,
         launch_s: float,
     ) -> None:  # fmt: skip
-        self.plan_options, self.groups, self.ranks = plan_options, groups, ranks
+        self.plan_options, self.groups, self.ranks = plan_options, RowGroups(groups), ranks
         self.network, self.launch_s = network, launch_s
         self._by_algorithm: dict[tuple[object, ...], PlacedExchange] = {}
         self._of: dict[tuple[Message, int], PlacedExchange] = {}
@@ -125,7 +125,7 @@ class Exchanges:
         Messages that differ in their bytes alone share one where they take the same algorithm.
         """
         if (message, stage) not in self._of:
-            group = scalar_group(self.groups.group(message.axis))
+            group = self.groups.of(message.axis)
             name = stream_of(self.plan_options, group) if message.is_stream else best_algorithm(
                 message.kind, message.num_bytes, group
             )  # fmt: skip
@@ -138,7 +138,10 @@ class Exchanges:
     def _make(self, message: Message, name: str, group: Group[float], stage: int) -> PlacedExchange:
         """Return the exchange of a message by an algorithm or a stream."""
         pattern = message_pattern(
-            message, self.plan_options, group, is_side_by_side=joins_grids(self.groups.levels)
+            message,
+            self.plan_options,
+            group,
+            is_side_by_side=joins_grids(self.groups.network.levels),
         )
         groups = self.ranks.groups(message.axis)
         groups = groups.reshape(len(groups), -1)
@@ -163,7 +166,7 @@ class Exchanges:
                 source, there, np.ones(len(source)), np.arange(len(source)),
                 np.zeros(len(source), dtype=np.int64), ("pp",),
             )  # fmt: skip
-            group = scalar_group(self.groups.group("pp"))
+            group = self.groups.of("pp")
             fixed_s = affine_candidates(CollectiveKind.SEND, group)[0][1] + self.launch_s
             groups = np.stack((there, source), axis=1)
             routes = default_routes(self.network, demands)
@@ -177,7 +180,7 @@ class Exchanges:
         order = self.ranks.visit(
             "pp",
             closes=self.plan_options.wraps,
-            is_side_by_side=joins_grids(self.groups.levels),
+            is_side_by_side=joins_grids(self.groups.network.levels),
         )
         pipelines: IntArray = members.reshape(len(members), -1)[:, order]
         return pipelines

@@ -10,6 +10,7 @@ from operator import attrgetter
 
 import numpy as np
 
+from meshwright.base.arrays import number_at
 from meshwright.base.errors import InfeasibleError, UnsupportedError
 from meshwright.cost.problem import Mapper, Problem
 from meshwright.search.exhaustive import TIE, Found, Progress
@@ -62,9 +63,7 @@ class GridPlacer(Placer):
         """
         if not space.is_open:
             return super().best(space, top=top, progress=progress, among=among)
-        # Before it is known which devices a candidate has, the best pace is a bound.
-        problem = space.problem.at_pace(space.problem.best_pace(1))
-        space = replace(space, problem=problem)
+        problem = space.problem
         result = search(space, top=NUM_BOUNDED, progress=progress, among=among)
         physical = physical_network(problem)
         # Which one leads is decided among as many, however many are asked for.
@@ -157,7 +156,8 @@ def _leaders(
         way = laid.placing
         if problem.mapper is Mapper.TMAP:
             way = routed(problem, way, physical)
-        final.append(laid.laid_as(problem, way.price.nesting, way.price.contended, way.time_s))
+        size = number_at(way.price.contended.step.memory_bytes)
+        final.append(laid.laid_as(problem, way.price.nesting, way.time_s, size))
         placings[id(final[-1])] = way
 
     def placed_at(one: Found) -> Placed:
@@ -180,7 +180,7 @@ def _leaders(
     known = {_identity(one) for one in in_order}
     left = [laid for laid in placing.laid if _identity(laid.found) not in known]
     others = tuple(
-        laid.laid_as(problem, laid.choices[0], laid.alone, float(laid.bound_s[0]))
+        laid.laid_as(problem, laid.choices[0], float(laid.bound_s[0]), laid.memory_bytes)
         for laid in sorted(left, key=lambda laid: float(laid.bound_s[0]))[:NUM_OTHERS]
     )
     counts, best_s = result.coverage, min((one.time_s for one in final), default=np.inf)

@@ -13,7 +13,7 @@ from meshwright.network.traffic import Demands, collective_pattern, joined_deman
 from meshwright.sharding.strategy import AXES, PlanOptions, StreamForm, make_strategy
 from meshwright.spec.collective import CollectiveKind
 from meshwright.streams.forms import enumerate_rounds, streams
-from meshwright.wafer.contention import axis_loads, contention
+from meshwright.wafer.contention import RowGroups, axis_loads, contention
 from meshwright.wafer.messages import Message
 from meshwright.wafer.price import choice_network, physical_network
 
@@ -64,7 +64,7 @@ def load_of(message, shape, inner=(1, 1), plan_options=None, sides=None):
     strategy = make_strategy(**{"tp": inner[0] * inner[1], axis: shape[0] * shape[1]})
     physical = physical_network(asked)
     ranks = block_ranks(physical, asked.grid_sides, choice.axes, choice.shapes)
-    groups = choice_network(asked, [(strategy, [choice])])
+    groups = RowGroups(choice_network(asked, [(strategy, [choice])]))
     (load,) = axis_loads([(message, 1.0)], plan_options or PlanOptions(), groups, ranks)
     return load, ranks, physical
 

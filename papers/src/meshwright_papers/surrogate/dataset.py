@@ -62,9 +62,7 @@ def measure(asked: Configuration, drawn: Drawn, physical: Network) -> Row | None
     network = choice_network(problem, [(strategy, [drawn.choice])])
     alone = price_columns(problem, plan_options, network.strategy, network)
     bare = price_columns(asked.bare, plan_options, network.strategy, network)
-    (price,) = price_placed(
-        problem, [(plan_options, strategy, drawn.choice)], physical, alone=[alone]
-    )
+    (price,) = price_placed(problem, [(plan_options, strategy, drawn.choice)], physical)
     if price is None:
         return None
     step = simulate_step(problem, price, physical)
