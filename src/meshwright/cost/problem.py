@@ -413,16 +413,18 @@ class ProblemOf(ABC, Generic[Work]):
         return larger(num_ranks - (self.system.num_devices - len(self.islands[0])), 1.0)
 
     @cached_property
-    def _speeds(self) -> FloatArray:
-        """Speeds of the devices of the largest connected part, the fastest first; at most 1."""
+    def _summed_speeds(self) -> FloatArray:
+        """Speeds, at most 1, of the fastest devices of the largest connected part, added up."""
         network = network_of(self.system)
         part = list(self.islands[0]) if self.islands else network.alive
-        return np.sort(np.minimum(network.speed_factor[part], 1.0))[::-1]
+        return np.sort(np.minimum(network.speed_factor[part], 1.0))[::-1].cumsum()
 
     def fastest_devices(self, num_ranks: Num) -> tuple[Num, Num]:
         """Return the devices that work for some ranks at most, and the sum of their speeds [1]."""
-        number = smaller(num_ranks, len(self._speeds))
-        return number, self._speeds.cumsum()[np.asarray(number, dtype=np.int64) - 1]
+        if not self.is_unequal:
+            return num_ranks, num_ranks
+        number = smaller(num_ranks, len(self._summed_speeds))
+        return number, self._summed_speeds[np.asarray(number, dtype=np.int64) - 1]
 
     @property
     def num_experts(self) -> int:

@@ -194,16 +194,17 @@ def _taken(space: SearchSpace, part: Families, rows: IntArray) -> Families:
 
 def _priced_again(space: SearchSpace, part: Families, rows: IntArray) -> PipelinePrice:
     """Return the price of some families, from their degrees alone."""
-    problem, plan_options = space.problem, part.option_sets[0]
+    plan_options = part.option_sets[0]
     by_order = np.argsort(part.option_set_of[rows], kind="stable")
     orders, strategy = part.option_set_of[rows][by_order], take(part.strategy, rows[by_order])
     placed = [space.placement(order, take(strategy, orders == number))
               for number, order in enumerate(space.orders)]  # fmt: skip
+    problem = _at_best_pace(space, strategy)
     network = problem.network_with(joined(placed), strategy)
     kinds = recomputes_of(plan_options)
     tables, groups, sends_s = _layer_table(problem, plan_options, network, kinds)
     layers = take_rows(prices_of(plan_options, tables), groups)
-    price = _pipeline(problem, plan_options, strategy, layers, sends_s)
+    price = pipeline_price(problem, plan_options, strategy, layers, sends_s)
     return take_rows(price, np.argsort(by_order))
 
 
@@ -545,9 +546,7 @@ def _priced(
     network = space.problem.network_with(
         joined([part.layout for part in parts]), joined([part.strategy for part in parts])
     )
-    problem = space.problem
-    if space.is_open and problem.is_unequal:
-        problem = problem.at_pace(*best_paces(problem, network.strategy))
+    problem = _at_best_pace(space, network.strategy)
     prices, groups, sends = _layer_table(problem, layout, network, tuple(kinds))
     layers_s = _layers_s(problem, prices)
     start = 0
@@ -574,6 +573,14 @@ def _priced(
                 _bound_s(space.problem, strategy, price),
                 _least_memory_bytes(space, strategy, price),
             )  # fmt: skip
+
+
+def _at_best_pace(space: SearchSpace, strategy: StrategyColumns) -> Problem:
+    """Return the problem at the best pace of each row, where axes are to be placed."""
+    problem = space.problem
+    if not (space.is_open and problem.is_unequal):
+        return problem
+    return problem.at_pace(*best_paces(problem, strategy))
 
 
 def _layers_s(problem: Problem, prices: Mapping[Recompute, Layers]) -> FloatArray:

@@ -223,8 +223,8 @@ def priced_families(space: SearchSpace, counts: Counts, *, keeps_all: bool = Fal
     """Return the legal families of a space, priced; members that a rule refuses are counted."""
     keep_freed_memory()
     numbers = space.choices.of("num_devices", space.problem.device_numbers)
-    tables = list(degree_tables(space, numbers))
-    return families(space, [joined(tables)] if tables else [], counts, keeps_all=keeps_all)
+    tables = _in_batches(degree_tables(space, numbers))
+    return families(space, tables, counts, keeps_all=keeps_all)
 
 
 def model_flops(problem: Problem) -> Num:
