@@ -43,7 +43,8 @@ def test_no_way_to_lay_a_strategy_has_a_better_pace(seed):
     problem = grid_problem(4, 2, dead_devices=dead, speed_factors=speeds)
     physical = physical_network(problem)
     for tp, tatp, dp in ((1, 8, 1), (2, 2, 2), (1, 4, 2), (1, 3, 2), (2, 3, 1), (4, 1, 2)):
-        strategy = make_strategy(tp=tp, tatp=tatp, dp_shard=dp, micro_batch_size=draw.choice((1, 2)))
+        size = draw.choice((1, 2))
+        strategy = make_strategy(tp=tp, tatp=tatp, dp_shard=dp, micro_batch_size=size)
         (pace,), (most_work,) = (np.atleast_1d(x) for x in best_paces(problem, stack([strategy])))
         for choice in all_choices(PlanOptions(), strategy, problem.grid_sides):
             ranks = stated_ranks(physical, problem.grid_sides, choice)
