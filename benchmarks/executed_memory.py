@@ -1,11 +1,13 @@
-"""Memory of dry runs beside the formulas, by category: strategies x models, each kind of stage.
+"""Memory of dry runs beside the formulas, by category: strategies x models x programs.
 
-Models have their own widths and few layers: categories that grow with layers are sums of equal
-ones. Rows that are in the file are not run again; a report predicts all of them anew.
+A draw has 300 strategies, 30 of each family of a program and its axes. A pass runs each strategy
+with one model, each family with each model; twelve passes are all pairs. Models have their own
+widths and few layers: categories that grow with layers are sums of equal ones. Rows that are in the
+file are not run again, so a draw runs in slices; a report predicts all rows anew.
 
-    python benchmarks/executed_memory.py [--out benchmarks/measurements/executed_memory.csv]
-    python benchmarks/executed_memory.py --small
+    python benchmarks/executed_memory.py --draw 1 --limit-s 600
     python benchmarks/executed_memory.py --report
+    python benchmarks/executed_memory.py --worst gathered
 """
 
 from __future__ import annotations
@@ -13,111 +15,145 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
+import random
 import statistics
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import meshwright as mw
-from meshwright.base.errors import MeshwrightError
-from meshwright.run.dry.expected import WORKING, expected_bytes
-from meshwright.run.dry.run import dry_run
+from meshwright.run.dry.expected import expected_bytes
 from meshwright.train.answer import Plan
 
 OUT = Path(__file__).parent / "measurements" / "executed_memory.csv"
-COLUMNS = ("model", "layers", "framework", "axes", "plan", "options", "torch", "stage", "category",
-           "at_peak_bytes", "most_bytes")  # fmt: skip
+CATEGORIES = ("weights", "gradients", "states", "gathered", "activations", "logits", "temporary")
+COLUMNS = ("draw", "model", "layers", "framework", "axes", "plan", "options", "program", "stage",
+           *(f"{name}_at_peak_bytes" for name in CATEGORIES),
+           *(f"{name}_most_bytes" for name in CATEGORIES))  # fmt: skip
 MODELS = ("llama3-8b", "llama3-70b", "llama3.2-1b", "qwen3-8b", "qwen3-32b", "mistral-7b",
           "llama2-13b", "llama3.1-405b", "qwen2.5-14b", "qwen3-0.6b", "llama2-7b",
           "mistral-large")  # fmt: skip
-NUM_LAYERS, NUM_DEVICES = 4, 16
-SMALL = {"models": ("llama3.2-1b",), "strategies": 3}
+NUM_DEVICES, NUM_STRATEGIES = 16, 300
+BLIND = (2,)
+"""Draws that were run after the formulas were last changed."""
+FAMILIES = tuple(
+    (framework, axes)
+    for framework, of_framework in (
+        ("fsdp", ("dp", "tp", "pp", "tp*pp", "cp")),
+        ("torchtitan", ("dp", "tp", "pp", "tp*pp")),
+        ("accelerate", ("dp",)),
+    )
+    for axes in of_framework
+)
+OFFLOADS = {
+    "fsdp": ("none", "none", "state", "activations", "all"),
+    "torchtitan": ("none", "none", "state"),
+    "accelerate": ("none",),
+}
 Options = dict[str, Any]
 
 
-def strategies() -> Iterator[tuple[str, Options]]:
-    """Yield the axes and the options of each strategy, the plainest of each kind first."""
-    batch = {"mbs": 1, "seq": 2048}
-    sharded = {"dp": NUM_DEVICES, "zero": 3}
-    kinds: list[list[tuple[str, Options]]] = [
-        [("dp", batch | sharded | {"global_batch": NUM_DEVICES * m, "recompute": recompute,
-                                   "dp_shard": shard, "reshard": reshard, "offload": offload})
-         for m, recompute, shard, reshard, offload in product(
-             (1, 3), ("none", "full", "selective"), (16, 4), ("on", "off"), ("none", "state"))
-         if not (m > 1 and reshard == "off")],
-        [("dp", batch | sharded | {"global_batch": NUM_DEVICES, "offload": offload})
-         for offload in ("activations", "all")],
-        [("tp", batch | {"tp": tp, "dp": NUM_DEVICES // tp, "zero": 3, "sp": sp, "mbs": mbs,
-                         "global_batch": NUM_DEVICES // tp * mbs, "recompute": recompute})
-         for tp, sp, recompute, mbs in product((2, 8, 4), ("on", "off"), ("none", "full"), (1, 2))],
-        [("pp", batch | {"pp": pp, "vpp": vpp, "dp": NUM_DEVICES // pp, "zero": zero,
-                         "schedule": schedule, "recompute": recompute,
-                         "global_batch": NUM_DEVICES // pp * m}
-          | ({"reshard": "off"} if zero == 3 and pp == 4 else {}))
-         for pp, (schedule, vpp), zero, recompute, m in product(
-             (2, 4), (("1f1b", 1), ("gpipe", 1), ("interleaved", 2)), (2, 3), ("none", "full"),
-             (8, 16))
-         if pp * vpp <= NUM_LAYERS],
-        [("tp*pp", batch | {"tp": tp, "pp": 2, "dp": NUM_DEVICES // tp // 2, "zero": 2,
-                            "global_batch": 4 * NUM_DEVICES // tp, "recompute": recompute})
-         for tp, recompute in product((2, 4), ("none", "full"))],
-        [("tp*pp", batch | {"tp": tp, "pp": pp, "dp": NUM_DEVICES // tp // pp, "zero": zero,
-                            "schedule": schedule, "sp": sp, "recompute": recompute,
-                            "global_batch": NUM_DEVICES // tp // pp * m})
-         for tp, pp, sp, zero, schedule, recompute, m in product(
-             (2, 4), (2, 4), ("on", "off"), (3, 2), ("1f1b", "gpipe"), ("none", "full"), (8, 3))],
-        [("dp", batch | sharded | {"seq": seq, "mbs": mbs, "recompute": recompute,
-                                   "global_batch": NUM_DEVICES * mbs * m})
-         for seq, mbs, recompute, m in product(
-             (1024, 4096, 8192), (1, 2), ("none", "selective", "full"), (1, 2))],
-    ]  # fmt: skip
-    for group in zip(*(_padded(kind, max(map(len, kinds))) for kind in kinds), strict=True):
-        yield from (entry for entry in group if entry is not None)
+class Strategy(NamedTuple):
+    """A drawn question: a program, its axes and its options."""
+
+    framework: str
+    axes: str
+    options: Options
 
 
-def _padded(entries: list[Any], length: int) -> list[Any]:
-    return entries + [None] * (length - len(entries))
+def strategies(draw: int) -> Iterator[Strategy]:
+    """Yield the strategies of a draw, one family after the other."""
+    chance = random.Random(draw)
+    for number in range(NUM_STRATEGIES):
+        framework, axes = FAMILIES[number % len(FAMILIES)]
+        yield Strategy(framework, axes, drawn(chance, framework, axes))
 
 
-def planned(model: str, framework: str, options: Options, num_layers: int = NUM_LAYERS) -> Plan:
+def drawn(chance: random.Random, framework: str, axes: str) -> Options:
+    """Return options for the axes of a program."""
+    pick = chance.choice
+    options: Options = {
+        "seq": pick((1024, 2048, 4096, 8192)), "mbs": pick((1, 2)),
+        "recompute": pick(("none", "full", "selective")), "zero": 3,
+    }  # fmt: skip
+    if framework == "accelerate":
+        options["recompute"] = pick(("none", "full"))
+    if "tp" in axes:
+        options |= {"tp": pick((2, 4, 8)), "sp": pick(("on", "off"))}
+    if "cp" in axes:
+        options["cp"] = pick((2, 4))
+    micro_batches = pick((1, 3))
+    if "pp" in axes:
+        schedule, vpp = pick((("1f1b", 1), ("gpipe", 1), ("interleaved", 2)))
+        options |= {"pp": pick((2, 4)) if options.get("tp") != 8 else 2, "schedule": schedule,
+                    "vpp": vpp, "zero": pick((2, 3))}  # fmt: skip
+        micro_batches = options["pp"] * pick((1, 2, 4))
+    ways = options.get("tp", 1) * options.get("cp", 1) * options.get("pp", 1)
+    options["dp"] = NUM_DEVICES // ways
+    if axes == "dp":
+        options["dp_shard"] = pick((16, 4))
+        options["offload"] = pick(OFFLOADS[framework])
+    if "pp" not in axes:
+        options["reshard"] = pick(("on", "on", "off"))
+    options["global_batch"] = options["dp"] * options["mbs"] * micro_batches
+    return options
+
+
+def pairs(draw: int) -> Iterator[tuple[str, Strategy]]:
+    """Yield models and strategies, pass by pass."""
+    asked = list(strategies(draw))
+    for shift in range(len(MODELS)):
+        for number, strategy in enumerate(asked):
+            yield MODELS[(number // len(FAMILIES) + shift) % len(MODELS)], strategy
+
+
+@cache
+def planned(model: str, framework: str, options: str) -> Plan:
     """Return a strategy of a model with few layers."""
-    found = mw.fit(model, on=f"{NUM_DEVICES}xB200", framework=framework, **options)
-    few = found.model.model_copy(update={"layer_pattern": found.model.layer_pattern[:num_layers]})
-    return replace(found, model=few)
+    asked = json.loads(options)
+    found = mw.fit(model, on=f"{NUM_DEVICES}xB200", framework=framework, **asked)
+    layers = found.model.layer_pattern[: 8 if "pp" in asked else 4]
+    return replace(found, model=found.model.model_copy(update={"layer_pattern": layers}))
 
 
-def rows_of(model: str, framework: str, axes: str, options: Options) -> Iterator[dict[str, Any]]:
-    """Yield the categories of each stage of a dry run."""
-    plan = planned(model, framework, options)
+def rows_of(draw: int, model: str, strategy: Strategy) -> Iterator[dict[str, Any]]:
+    """Yield the ranks of a dry run."""
+    from meshwright.run.dry.run import dry_run  # torch
+
+    options = json.dumps(strategy.options)
+    plan = planned(model, strategy.framework, options)
     found = dry_run(plan)
     for stage in found.stages:
-        for part in stage.held:
-            yield {
-                "model": model, "layers": plan.model.num_layers, "framework": framework,
-                "axes": axes, "plan": plan.best.text, "options": json.dumps(options),
-                "torch": found.program.split()[-1], "stage": stage.stage,
-                "category": part.category, "at_peak_bytes": int(part.at_peak_bytes),
-                "most_bytes": int(part.most_bytes),
-            }  # fmt: skip
+        held = {
+            f"{part.category}_{name}": int(getattr(part, name))
+            for part in stage.held for name in ("at_peak_bytes", "most_bytes")
+        }  # fmt: skip
+        yield {
+            "draw": draw, "model": model, "layers": plan.model.num_layers, "axes": strategy.axes,
+            "framework": strategy.framework, "plan": plan.best.text, "options": options,
+            "program": found.program, "stage": stage.stage, **held,
+        }  # fmt: skip
 
 
-def run(out: Path, models: tuple[str, ...], most: int | None, seconds: float) -> None:
-    """Run what the file lacks, each strategy on every sixth model, and append it."""
+def run(out: Path, draw: int, limit_s: float) -> None:
+    """Run pairs that the file lacks, and append them."""
     known = {(row["model"], row["framework"], row["options"]) for row in read(out)}
-    start, asked = time.process_time(), list(strategies())[:most]
-    for number, (axes, options) in enumerate(asked):
-        for model in models[number % 6 :: 6] if len(models) > 6 else models:
-            key = (model, "fsdp", json.dumps(options))
-            if key in known or time.process_time() - start > seconds:
-                continue
-            try:
-                append(out, list(rows_of(model, "fsdp", axes, options)))
-            except MeshwrightError as error:
-                print(f"{model} {options}: {str(error).splitlines()[0]}")
+    start = time.process_time()
+    for model, strategy in pairs(draw):
+        if time.process_time() - start > limit_s:
+            return
+        if (model, strategy.framework, json.dumps(strategy.options)) in known:
+            continue
+        try:
+            append(out, list(rows_of(draw, model, strategy)))
+        except Exception as error:  # a program that fails does not end the others
+            fault = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            print(f"{model} {strategy.framework} {strategy.options}: {fault[:400]}", flush=True)
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -138,51 +174,81 @@ def append(path: Path, rows: list[dict[str, Any]]) -> None:
         writer.writerows(rows)
 
 
-def report(rows: list[dict[str, str]]) -> None:
-    """Print the median and the largest error of each category, by axes.
+def errors_of(row: dict[str, str]) -> dict[str, float]:
+    """Return the errors of a rank over its executed peak [1].
 
-    An error is the difference of prediction and execution over the executed peak of all categories;
-    logits and temporary tensors are one category, at the moment of the peak.
+    Of each category at the peak (``at_peak``) and at its own most, and of the peak of all.
     """
-    runs: dict[tuple[str, ...], dict[str, dict[str, str]]] = defaultdict(dict)
-    for row in rows:
-        key = ("axes", "model", "framework", "options", "stage", "layers")
-        runs[tuple(row[name] for name in key)][row["category"]] = row
-    errors: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
-    for (axes, model, framework, options, stage, layers), parts in runs.items():
-        plan = planned(model, framework, json.loads(options), int(layers))
-        predicted = expected_bytes(plan, int(stage))
-        peak = sum(float(part["at_peak_bytes"]) for part in parts.values())
-        which = f"{model} {plan.best.text} stage {stage}"
-        for name, num_bytes in predicted.items():
-            if name == WORKING:
-                found = sum(float(parts[n]["at_peak_bytes"]) for n in ("logits", "temporary"))
-            else:
-                found = float(parts[name]["most_bytes"])
-            errors[axes, name].append(((num_bytes - found) / peak, which))
-        errors[axes, "peak"].append((sum(predicted.values()) / peak - 1.0, which))
-    print(f"{len(runs)} ranks")
-    for (axes, name), entries in sorted(errors.items()):
-        worst, which = max(entries, key=lambda entry: abs(entry[0]))
-        sizes = [error for error, _ in entries]
-        print(f"{axes:6s} {name:12s} median {statistics.median(map(abs, sizes)):6.1%}"
-              f"  mean {statistics.mean(sizes):+6.1%}  worst {worst:+7.1%}: {which}")  # fmt: skip
+    plan = planned(row["model"], row["framework"], row["options"])
+    predicted = expected_bytes(plan, int(row["stage"]))
+    peak = sum(float(row[f"{name}_at_peak_bytes"]) for name in CATEGORIES)
+    found = {"peak": sum(part.at_peak_bytes for part in predicted.values()) / peak - 1.0}
+    for name, part in predicted.items():
+        found[name] = (part.most_bytes - float(row[f"{name}_most_bytes"])) / peak
+        at_peak = part.at_peak_bytes - float(row[f"{name}_at_peak_bytes"])
+        found[f"{name} at peak"] = at_peak / peak
+    return found
+
+
+def cell(errors: list[float]) -> str:
+    """Return the median, the 90th percentile and the largest of some errors, in percent."""
+    sizes = sorted(map(abs, errors))
+    high = sizes[math.ceil(0.9 * len(sizes)) - 1]
+    return " / ".join(f"{100.0 * size:.1f}" for size in (statistics.median(sizes), high, sizes[-1]))
+
+
+def table(rows: list[dict[str, str]], errors: list[dict[str, float]], suffix: str = "") -> str:
+    """Return the errors by program and axes, and by category, as a table of Markdown."""
+    groups: dict[tuple[str, str], list[dict[str, float]]] = defaultdict(list)
+    for row, found in zip(rows, errors, strict=True):
+        groups[row["framework"], row["axes"].replace("*", ", ")].append(found)
+    lines = ["| program, axes | ranks | " + " | ".join(("peak", *CATEGORIES)) + " |",
+             "|---" * (3 + len(CATEGORIES)) + "|"]  # fmt: skip
+    for (framework, axes), group in sorted(groups.items()):
+        names = ("peak", *(f"{name}{suffix}" for name in CATEGORIES))
+        cells = [cell([found[name] for found in group]) for name in names]
+        lines.append(f"| {framework}, {axes} | {len(group)} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def report(rows: list[dict[str, str]]) -> str:
+    """Return the tables of errors: rows that formulas were found with, and those drawn after."""
+    parts = []
+    for title, is_blind in (("Rows that formulas were found with", False),
+                            ("Rows drawn after the formulas", True)):  # fmt: skip
+        chosen = [row for row in rows if (int(row["draw"]) in BLIND) == is_blind]
+        if not chosen:
+            continue
+        errors = [errors_of(row) for row in chosen]
+        parts += [f"{title} ({len(chosen)} ranks), most of each category:\n", table(chosen, errors),
+                  "At the peak of all together:\n", table(chosen, errors, " at peak")]  # fmt: skip
+    return "\n".join(parts)
+
+
+def worst(rows: list[dict[str, str]], name: str, number: int = 10) -> list[str]:
+    """Return the ranks with the largest errors of a category."""
+    found = sorted(((errors_of(row)[name], row) for row in rows), key=lambda pair: -abs(pair[0]))
+    return [f"{error:+.1%} {row['model']} {row['framework']} {row['plan']} stage {row['stage']} "
+            f"{row['options']}" for error, row in found[:number]]  # fmt: skip
 
 
 def main() -> None:
-    """Run the campaign, or report its rows."""
+    """Run a slice of a draw, or report all rows."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--small", action="store_true")
-    parser.add_argument("--report", action="store_true")
-    parser.add_argument("--seconds", type=float, default=1e9, help="CPU seconds at most")
+    parser.add_argument("--draw", type=int, default=1, help="seed of the strategies")
+    parser.add_argument("--limit-s", type=float, default=600.0, help="CPU seconds at most")
+    parser.add_argument("--report", action="store_true", help="run nothing, print the errors")
+    parser.add_argument(
+        "--worst", metavar="CATEGORY", help="print the largest errors of a category"
+    )
     args = parser.parse_args()
-    if args.small:
-        run(Path("/dev/null"), SMALL["models"], SMALL["strategies"], args.seconds)
-        return
-    if not args.report:
-        run(args.out, MODELS, None, args.seconds)
-    report(read(args.out))
+    if args.worst:
+        print("\n".join(worst(read(args.out), args.worst)))
+    elif args.report:
+        print(report(read(args.out)))
+    else:
+        run(args.out, args.draw, args.limit_s)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from dataclasses import replace
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_optimizer
-from meshwright.cost.parts import MemoryPart, TimePart
+from meshwright.cost.parts import TENSORS, MemoryPart, TimePart
 from meshwright.frameworks.registry import exporters
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.spec.workload import Training
@@ -21,6 +21,7 @@ def hand_made_estimate(num_devices: int) -> Estimate:
         memory_parts_bytes=dict.fromkeys([p.value for p in MemoryPart], 0.0)
         | {"weights_bytes": 2.0**36},
         fullest_stage="first",
+        memory_most_bytes=dict.fromkeys([p.value for p in TENSORS], 0.0),
         memory_capacity_bytes=80 * 2.0**30, host_bytes_per_device=0.0,
         num_devices_used=num_devices, num_micro_batches=1, tokens_per_s=1.0,
         tokens_per_s_per_device=1.0, mfu_causal=0.4, mfu_full=0.4, hfu=0.4, energy_j=None,

@@ -36,7 +36,7 @@ def test_rank_reaches_the_memory_and_the_time():
     without, narrow, wide = best(), best(lora_rank=8), best(lora_rank=64)
     # FP32 weights, gradients and two moments: 16 bytes of each of 8 x 2,621,440 parameters a rank
     parts = (without.memory_parts_bytes, wide.memory_parts_bytes)
-    held = [sum(one[name] for name in ("weights_bytes", "gradients_bytes", "optimizer_bytes"))
+    held = [sum(one[name] for name in ("weights_bytes", "gradients_bytes", "states_bytes"))
             for one in parts]  # fmt: skip
     assert held[1] - held[0] == pytest.approx(16 * 64 * 2_621_440, rel=1e-6)
     # products of networks keep what their adapters read

@@ -46,7 +46,7 @@ def test_axolotl_prices_the_loss_that_it_runs(case, tmp_path):
     assert fused.workload.software.loss == kernel
     # 16,384 tokens x 151,936 words: logits and gradient of 2 bytes, FP32 copies of 2.5 x 4.
     logits_gib = 16384 * 151936 / GIB
-    plain, less = (memory_gib(p.best, MemoryPart.WORKING) for p in (plan, fused))
+    plain, less = (memory_gib(p.best, MemoryPart.LOGITS) for p in (plan, fused))
     saved = {"plain": 0.0, "compiled": 1.5 * 4 * logits_gib}.get(kernel, plain - less)
     assert plain - less == pytest.approx(saved, rel=0.01)
     if kernel in ("linear", "cut"):
@@ -70,7 +70,7 @@ def test_torchtitan_compiles_the_loss_alone(tmp_path):
     plain = priced("torchtitan.toml", "64xH100")
     lines = '[compile]\nenable = true\ncomponents = ["loss"]\n'
     less = priced("torchtitan.toml", "64xH100", lines, folder=tmp_path)
-    gone = memory_gib(plain, MemoryPart.WORKING) - memory_gib(less, MemoryPart.WORKING)
+    gone = memory_gib(plain, MemoryPart.LOGITS) - memory_gib(less, MemoryPart.LOGITS)
     assert gone == pytest.approx(4 * 4 * 4096 * 102400 / GIB, rel=0.01)
 
 
@@ -120,7 +120,7 @@ def test_gathered_weights_that_are_kept_lie_on_the_device():
         "llama3-70b", on="16xH100", seq=8192, global_batch=64, framework="accelerate", dp=16,
         mbs=2, zero=3, reshard="off", offload="state", recompute="full",
     )  # fmt: skip
-    assert memory_gib(plan.best, MemoryPart.GATHERED_WEIGHTS) == pytest.approx(131.4, rel=0.001)
+    assert memory_gib(plan.best, MemoryPart.GATHERED) == pytest.approx(131.4, rel=0.001)
 
 
 def test_what_leads_on_a_small_cluster_keeps_no_weights_that_do_not_fit():

@@ -94,11 +94,12 @@ def test_the_graph_is_below_the_price_of_any_choice(zero_stage, window_share):
         found = graph.price(drawn)
         assert choices.time_s(drawn) <= found.total_s * (1 + 1e-9)
         fixed = (
-            found.memory[MemoryPart.WORKING]
+            found.memory[MemoryPart.LOGITS]
+            + found.memory[MemoryPart.TEMPORARY]
             + found.memory[MemoryPart.BUFFERS]
             + found.memory[MemoryPart.MARGIN]
         )
-        fixed = fixed + found.memory[MemoryPart.GATHERED_WEIGHTS]
+        fixed = fixed + found.memory[MemoryPart.GATHERED]
         held = float(np.max(found.memory_bytes - fixed))
         assert choices.num_bytes(drawn) >= held * (1 - 1e-9)
 

@@ -221,7 +221,7 @@ def test_each_zero_stage_holds_no_more_state_than_the_one_before(seed):
     held = []
     for stage in range(4):
         uses = price_columns(task, replace(plan_options, zero_stage=stage), columns).step.memory
-        totals = [use.total_bytes - use[MemoryPart.GATHERED_WEIGHTS] for use in uses]
+        totals = [use.total_bytes - use[MemoryPart.GATHERED] for use in uses]
         held.append(np.maximum.reduce(totals))
     for more, less in pairwise(held):
         assert (less <= more * TOLERANCE).all()

@@ -29,10 +29,6 @@ DENSE_REPLICAS = ("dp_shard", "cp", "dp_replicate")
 HOURS = 3600.0
 
 
-_COME_AND_GO = ("gradients_bytes", "gathered_weights_bytes", "activations_bytes", "working_bytes")
-"""Parts of the memory that a step makes and frees."""
-
-
 @dataclass(frozen=True)
 class TrainingFacts(ModelFacts):
     """A candidate with the question that it answers."""
@@ -56,7 +52,9 @@ class TrainingFacts(ModelFacts):
     fullest_stage: str
     memory_bytes: float
     memory_parts_bytes: Mapping[str, float]
-    """Memory of the fullest device by part [bytes]."""
+    """Memory of the fullest device by part, where all parts together are most [bytes]."""
+    memory_most_bytes: Mapping[str, float]
+    """The most of each category of tensors there, at any moment of a step [bytes]."""
     host_bytes_per_device: float
     claims_to_fit: bool
     energy_j: float | None
@@ -69,19 +67,6 @@ class TrainingFacts(ModelFacts):
     def shards_weights_from(self) -> int:
         """ZeRO stage from which weights rest in shards: 2 where FSDP2 stands for it."""
         return 2 if self.workload.software.whole_in_pipelines else 3
-
-    def at_most_bytes(self, part: str) -> float:
-        """Return the memory of a part at its own peak, or a bound of it [bytes].
-
-        Parts are those of the moment at which all together are most. Where gradients and gathered
-        weights come and go, everything beside weights and optimizer state is at least the part at
-        any other moment.
-        """
-        parts = self.memory_parts_bytes
-        rests = part in ("weights_bytes", "optimizer_bytes")
-        if rests or not self.workload.software.shards_by_unit:
-            return parts[part]
-        return sum(parts[name] for name in _COME_AND_GO)
 
     @property
     def zero_stage(self) -> int:
@@ -388,8 +373,8 @@ def _held(
     least = bytes_per_param * facts.params_on_stage(
         is_sharded=facts.zero_stage >= first_sharded, with_tables=with_tables
     )
-    name = {"weights": "weights_bytes", "gradients": "gradients_bytes"}.get(what, "optimizer_bytes")
-    held = facts.at_most_bytes(name)
+    category = "states" if what == "optimizer" else what
+    held = facts.memory_most_bytes[f"{category}_bytes"]
     if facts.offloads(what):
         held += facts.host_bytes_per_device
     return Inequality(least, held, "B")
@@ -442,7 +427,7 @@ def gathered_weights_stay(facts: TrainingFacts) -> Inequality | None:
     whole = facts.params_on_stage(is_sharded=False, with_tables=False)
     if not is_sharded or facts.choices["reshard_after_forward"]:
         whole /= max(1.0, facts.least_layers(facts.fullest_stage) + 1.0)
-    return Inequality(whole * word, facts.at_most_bytes("gathered_weights_bytes"), "B")
+    return Inequality(whole * word, facts.memory_most_bytes["gathered_bytes"], "B")
 
 
 @law("the activations on a device and its host include at least the input of each layer in flight")
@@ -450,7 +435,7 @@ def inputs_are_kept(facts: TrainingFacts) -> Inequality:
     layers = facts.least_layers(facts.fullest_stage)
     if facts.choices["recompute"] == "full":
         layers = -(-layers // float(facts.choices["recompute_run"]))
-    held = facts.at_most_bytes("activations_bytes") + facts.host_bytes_per_device
+    held = facts.memory_most_bytes["activations_bytes"] + facts.host_bytes_per_device
     return Inequality(layers * facts.boundary_bytes * facts.in_flight, held, "B")
 
 
@@ -466,7 +451,7 @@ def product_inputs_are_kept(facts: TrainingFacts) -> Inequality | None:
     word = 1.0 if is_narrow else facts.word_bytes
     elements = facts.on_stage(lambda layer: layer.product_inputs)
     each = elements * word * facts.local_tokens / facts.degree("tp", "tatp")
-    held = facts.at_most_bytes("activations_bytes") + facts.host_bytes_per_device
+    held = facts.memory_most_bytes["activations_bytes"] + facts.host_bytes_per_device
     return Inequality(each * facts.in_flight, held, "B")
 
 

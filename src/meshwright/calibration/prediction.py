@@ -74,7 +74,7 @@ class RowMemory:
         """Memory that the source would have counted [bytes]."""
         use = self.counted_use
         resident = sum(
-            use[part] for part in (MemoryPart.WEIGHTS, MemoryPart.GRADIENTS, MemoryPart.OPTIMIZER)
+            use[part] for part in (MemoryPart.WEIGHTS, MemoryPart.GRADIENTS, MemoryPart.STATES)
         )
         counted = {
             Counting.DEVICE: used_bytes(use),

@@ -129,6 +129,9 @@ class BlockCost:
     recomputed_bytes: Num
     """Activations that full recomputation brings back [bytes]."""
     transient_bytes: Num
+    transient_logit_bytes: Num
+    """Largest tensors of an operator as wide as the vocabulary [bytes]."""
+    kept_logit_bytes: Num
     logit_bytes: Num
     """Logits in the type of activations [bytes]."""
     dense_params: Num
@@ -143,12 +146,18 @@ class HeldMemory:
 
     kept_bytes: Num
     """Activations kept for the backward pass [bytes]."""
+    kept_logit_bytes: Num
+    """Tensors as wide as the vocabulary among them [bytes]."""
     hosted_bytes: Num
     """Activations that wait for it in host memory [bytes]."""
     working_bytes: Num
     """Largest transient of this layer: recomputed activations, stream buffers, logits [bytes]."""
     recomputed_bytes: Num
     """Recomputed activations in the largest transient [bytes]."""
+    working_logit_bytes: Num
+    """Tensors as wide as the vocabulary in the largest transient [bytes]."""
+    working_kept_bytes: Num
+    """Other activations in it, of a piece that goes backward at once [bytes]."""
     logit_bytes: Num
     """Logits in the type of activations [bytes]."""
     dense_params: Num
@@ -157,8 +166,13 @@ class HeldMemory:
 
     def at_once(self) -> Self:
         """Return a piece that goes backward at once: its kept tensors are part of its work."""
-        working = self.working_bytes + self.kept_bytes
-        return replace(self, working_bytes=working, kept_bytes=self.kept_bytes * 0.0)
+        logits, zero = self.kept_logit_bytes, self.kept_bytes * 0.0
+        return replace(
+            self, kept_bytes=zero, kept_logit_bytes=zero,
+            working_bytes=self.working_bytes + self.kept_bytes,
+            working_logit_bytes=self.working_logit_bytes + logits,
+            working_kept_bytes=self.kept_bytes - logits,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,10 +280,13 @@ def layer_cost(blocks: Sequence[BlockCost], rates: DeviceRates, zero: Num) -> La
         + total.stream_forward_s,
         "per_step_s": comm.per_step_s,
         "kept_bytes": sum(block.kept_bytes for block in blocks),
+        "kept_logit_bytes": sum(block.kept_logit_bytes for block in blocks),
         "hosted_bytes": sum(block.hosted_bytes for block in blocks),
         "working_bytes": reduce(larger, [block.transient_bytes for block in blocks])
         + sum(block.recomputed_bytes for block in blocks),
         "recomputed_bytes": sum(block.recomputed_bytes for block in blocks),
+        "working_logit_bytes": reduce(larger, [b.transient_logit_bytes for b in blocks]),
+        "working_kept_bytes": 0.0,
         "logit_bytes": sum(block.logit_bytes for block in blocks),
         "dense_params": sum(block.dense_params for block in blocks),
         "expert_params": sum(block.expert_params for block in blocks),
@@ -296,7 +313,7 @@ def split_backward(costs: Sequence[LayerCost], plan_options: PlanOptions) -> Seq
 
 def weighted_part(costs: Sequence[HeldMemory], counts: Sequence[Num], name: str) -> Num:
     """Return one part of ``counts[k]`` layers of each kind k; of transients the largest."""
-    largest = name in ("working_bytes", "recomputed_bytes")
+    largest = name.startswith("working") or name == "recomputed_bytes"
     weights = [count > 0 for count in counts] if largest else counts
     terms = [getattr(cost, name) * weight for cost, weight in zip(costs, weights, strict=True)]
     result: Num = reduce(larger if largest else add, terms)
@@ -527,22 +544,30 @@ class PricedPiece:
         return found
 
     @cached_property
-    def _held(self) -> list[tuple[Num, Num, Num, Num]]:
-        """Largest transient and logits of each block [bytes]; dense and expert parameters [1]."""
+    def _held(self) -> list[tuple[Num, Num, Num, Num, Num]]:
+        """Return what each block holds on one device.
+
+        Its largest transient, logits in it, and logits [bytes]; dense and expert parameters [1].
+        """
         rates, tiles = self.problem.rates, self.problem.logit_tiles
         gathers = not self.problem.workload.software.has_head_in_loss
+
+        def transient(op: Op, *, of_logits: bool) -> Num:
+            word = rates.activation_bytes
+            return largest_transient_bytes(
+                op, self.local, word, tiles, gathers=gathers, of_logits=of_logits
+            )
+
         return [
             (
                 reduce(
                     larger,
                     [
-                        largest_transient_bytes(
-                            op, self.local, rates.activation_bytes, tiles, gathers=gathers
-                        )
-                        + widened_bytes(op, self.local, rates)
+                        transient(op, of_logits=False) + widened_bytes(op, self.local, rates)
                         for op in b.ops
                     ],
                 ),
+                reduce(larger, [transient(op, of_logits=True) for op in b.ops]),
                 logit_bytes(b, self.local, rates.activation_bytes, tiles),
                 *parameters_on_device(b, self.plan_options, self.network.strategy),
             )
@@ -597,7 +622,7 @@ class PricedPiece:
             back = [[_without(e, shares.get(e.tensor.name, 0.0)) for e in of] for of in back]
         found = []
         for number, (everything, _, _) in enumerate(self._sums):
-            transient, logits, dense_params, expert_params = self._held[number]
+            transient, of_logits, logits, dense_params, expert_params = self._held[number]
             block = BlockCost(
                 everything=everything,
                 recomputed=again[number],
@@ -608,9 +633,14 @@ class PricedPiece:
                 kept_bytes=kept_bytes(
                     kept[number], self.sizes, strategy, word, logit_tiles=tiles
                 ),
+                kept_logit_bytes=kept_bytes(
+                    [entry for entry in kept[number] if "vocab" in entry.dims],
+                    self.sizes, strategy, word, logit_tiles=tiles,
+                ),
                 hosted_bytes=kept_bytes(kept[number], self.sizes, strategy, word, on_host=True),
                 recomputed_bytes=kept_bytes(back[number], self.sizes, strategy, word),
                 transient_bytes=transient,
+                transient_logit_bytes=of_logits,
                 logit_bytes=logits,
                 dense_params=dense_params,
                 expert_params=expert_params,

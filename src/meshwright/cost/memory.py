@@ -7,15 +7,16 @@ them together are most.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial, reduce
+from operator import add
 from typing import Protocol, TypeVar
 
 import numpy as np
 
 from meshwright.base.arrays import Mask, Num, larger, smaller, where
 from meshwright.base.errors import Fault, SpecError
-from meshwright.cost.parts import MemoryPart, MemoryUse, by_field
+from meshwright.cost.parts import TENSORS, MemoryPart, MemoryUse, by_field
 from meshwright.cost.problem import Problem
 from meshwright.graph.common import EDGE
 from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
@@ -72,6 +73,10 @@ class StageState:
     normalised copy, and their gradients [bytes]."""
     loss_bytes: Num = 0.0
     """Logits, their loss and its gradient, or the largest transient of another end [bytes]."""
+    loss_logit_bytes: Num = 0.0
+    """Tensors as wide as the vocabulary in ``loss_bytes`` [bytes]."""
+    loss_kept_bytes: Num = 0.0
+    """Activations in ``loss_bytes`` [bytes]."""
     logit_bytes: Num = 0.0
     """Logits of one micro-batch in the type of activations [bytes]."""
     logit_place_bytes: Num = 0.0
@@ -135,6 +140,8 @@ class ShardDegrees:
 
     dense: Num
     expert: Num
+    replicas: Num = 1.0
+    """Devices with the same dense shard [1]."""
 
 
 def resident_bytes(
@@ -153,10 +160,11 @@ def sharded_params(state: StageState, shards: ShardDegrees) -> Num:
 class Moment:
     """Memory of a device at a moment beside weights and optimizer state [bytes]."""
 
-    activations: Num = 0.0
-    working: Num = 0.0
     gradients: Num = 0.0
     gathered: Num = 0.0
+    activations: Num = 0.0
+    logits: Num = 0.0
+    temporary: Num = 0.0
     idle: Num = 0.0
     """Places of the allocator that no tensor of the moment may take."""
 
@@ -168,11 +176,24 @@ class AtRest:
     weights: Num
     gradients: Num
     states: Num
+    buffers: Num = 0.0
+    """For messages from other stages, all step long."""
 
-    def with_moment(self, moment: Moment) -> Num:
-        """Return all tensors of a moment, in the order of the parts of memory [bytes]."""
-        resting = self.weights + moment.gradients + self.states
-        return resting + moment.gathered + moment.activations + moment.working
+    def with_moment(self, moment: Moment) -> dict[MemoryPart, Num]:
+        """Return the tensors of a moment by category [bytes]."""
+        return {
+            MemoryPart.WEIGHTS: self.weights,
+            MemoryPart.GRADIENTS: moment.gradients,
+            MemoryPart.STATES: self.states,
+            MemoryPart.GATHERED: moment.gathered,
+            MemoryPart.ACTIVATIONS: moment.activations,
+            MemoryPart.LOGITS: moment.logits,
+            MemoryPart.TEMPORARY: moment.temporary + self.buffers,
+        }
+
+    def total(self, moment: Moment) -> Num:
+        """Return all tensors of a moment [bytes]."""
+        return reduce(add, self.with_moment(moment).values())
 
 
 def at_rest(
@@ -197,7 +218,8 @@ def at_rest(
         states = states * (0.0 if updates_on_host else part_at_work(state.num_layers))
     if offload.has_weights:
         weights = weights * 0.0
-    return AtRest(weights, held(optimizer.gradient_bytes_per_param, 2), states)
+    gradients = held(optimizer.gradient_bytes_per_param, 2)
+    return AtRest(weights, gradients, states, state.receive_buffer_bytes)
 
 
 def part_at_work(num_layers: Num) -> Num:
@@ -205,11 +227,11 @@ def part_at_work(num_layers: Num) -> Num:
     return GATHERED_LAYERS / larger(num_layers, GATHERED_LAYERS)
 
 
-def backward_moment(
+def backward_moments(
     state: StageState, shards: ShardDegrees, plan_options: PlanOptions, optimizer: OptimizerPreset,
     rest: AtRest, *, gathers: bool = True,
-) -> Moment:  # fmt: skip
-    """Return the backward pass of a framework that keeps the memory of its gradients.
+) -> tuple[Moment, ...]:  # fmt: skip
+    """Return the loss and a layer's backward pass of a framework that keeps all its gradients.
 
     All activations are in flight, and all gradients have their place. Gradients that are sent
     together in one message are held twice. In a pipeline, ZeRO-3 that keeps gathered weights sums
@@ -236,18 +258,24 @@ def backward_moment(
     if offload.has_activations:
         activations = state.kept_bytes * at_work
     waiting = larger(state.in_flight - 1.0, 0.0) * state.waiting_bytes
-    return Moment(
-        activations=activations + state.hosted_bytes * at_work,
-        working=larger(state.working_bytes, state.loss_bytes) + waiting,
+    of_layer = Moment(
         gradients=gradients + again * optimizer.reduced_gradient_bytes_per_param,
         gathered=gathered,
+        activations=activations + state.hosted_bytes * at_work,
+        logits=waiting,
+        temporary=state.working_bytes,
     )
+    of_loss = replace(
+        of_layer, logits=state.loss_logit_bytes + waiting,
+        activations=of_layer.activations + state.loss_kept_bytes,
+        temporary=state.loss_bytes - state.loss_logit_bytes - state.loss_kept_bytes,
+    )  # fmt: skip
+    return of_loss, of_layer
 
 
 def unit_moments(
     state: StageState, shards: ShardDegrees, plan_options: PlanOptions, optimizer: OptimizerPreset,
-    rest: AtRest, *, update_copies: float = 0.0, workspace_bytes: float = 0.0,
-    head_in_loss: bool = False,
+    rest: AtRest, *, update_copies: float = 0.0, head_in_loss: bool = False,
 ) -> tuple[Moment, ...]:  # fmt: skip
     """Return the moments of a step of full sharding by unit: embedding, layers, head.
 
@@ -260,6 +288,10 @@ def unit_moments(
       message of the gradients of the unit before, c H or c L. The end of the model is reduced from
       whole gradients into their message, (b + c) H or (b + c) E, over the shards of all before it.
     * Where tp splits the words of the embedding, the gradient of the whole table is made first.
+    * Replicas sum what a reduction leaves, c P / N of all units, which stays to the end of a pass
+      beside the gradients that it is added to, or that are on the host.
+    * A copy of a message is whole before the message goes: 2 b E, and 2 b H beside b L in the
+      forward pass. Stages of several chunks gather all units first, b P, and copy the first one.
     * In a pipeline gradients are summed whole, c P, and reduced after the last pass, one unit at a
       time: c (P + E); weights that are gathered for a backward pass stay, b P.
     * A loss that multiplies by the head part by part sums its gradient whole, c H, makes that of a
@@ -290,6 +322,9 @@ def unit_moments(
     keeps = plan_options.zero_stage < 3 or plan_options.keeps_gathered
     shard = rest.gradients * (not (offload.has_weights or offload.has_gradients))
     each = shard / larger(whole, 1.0)
+    # What replicas sum stays until the end of a backward pass.
+    are_replicas = shards.replicas > 1
+    of_replicas = c * sharded_params(state, shards) / larger(whole, 1.0)
     message = c * (1.0 - piped)
     # What the loss reduces, and the gradients of a tied table that wait for the embedding.
     own = (head + tied) * head_in_loss
@@ -309,12 +344,10 @@ def unit_moments(
         The first one of a pipeline counts as far as activations are not gone ``to_end``.
         """
         waiting = state.waiting_bytes * larger(in_flight - 1.0, 0.0) + state.output_bytes
-        work, loss = state.working_bytes + waiting, state.loss_bytes + waiting
-        waiting = waiting + workspace_bytes
-        entry = state.entry_bytes + waiting
-        growth = grows * where(piped > 0, c, each)
+        work, entry = state.working_bytes, state.entry_bytes
+        growth = where(piped > 0, grows * c, where(are_replicas, of_replicas, grows * each))
         # A shard that is added to the one of earlier micro-batches.
-        added = (1.0 - grows) * (1.0 - piped) * each
+        added = (1.0 - grows) * (1.0 - piped) * each * (1.0 - 1.0 * are_replicas)
 
         # Activations: all, without one layer, and without the layers of a chunk.
         layer_bytes = on_device * state.kept_bytes / n
@@ -337,28 +370,47 @@ def unit_moments(
         def of_layer(kept: Num, before: Num, done: Num, gathered: Num) -> Iterator[Moment]:
             gradients = message * before + summed + growth * done + g * late + reduced + held
             gathered, unused = gathered + table, idle(done, b * layer)
-            yield Moment(kept, work, gradients, gathered, unused)
-            yield Moment(kept - layer_bytes, entry, gradients + g * layer, gathered, unused)
+            yield Moment(gradients, gathered, kept, waiting, work, unused)
+            less = kept - layer_bytes
+            yield Moment(gradients + g * layer, gathered, less, waiting, entry, unused)
 
+        # The forward pass: the message of a unit is there until the next one is whole.
+        behind = smaller(behind_chunk + chunk * layer_bytes, full) - layer_bytes
+        for sent, params, before, kept in (
+            (embedding, embedding, 0.0 * whole, behind_chunk),
+            (embedding - tied + layer, layer, embedding, behind_chunk),
+            (2.0 * layer, layer, whole - head - layer, behind),
+            (layer + head, head, whole - head, full),
+        ):
+            stay = b * before if keeps else table * (before > 0)
+            unused = larger(idle(0.0, 0.0) - b * sent, 0.0)
+            yield Moment(summed, b * (sent + params) + stay, kept, waiting, idle=unused)
+        at_once = b * larger(embedding, layer) + everything
+        yield Moment(gathered=at_once * piped * (state.num_chunks > 1))
         # The loss, the product of the head, and the last layer.
+        beside = state.loss_bytes - state.loss_logit_bytes - state.loss_kept_bytes
+        loss, logits = waiting + state.loss_logit_bytes, state.logit_bytes
+        at_loss = full + state.loss_kept_bytes
         if head_in_loss:
             sums, gathered = summed, everything if keeps else b * own
-            loss = loss + state.logit_bytes + state.loss_stream_bytes
-            scores = state.logit_bytes + state.loss_stream_bytes + waiting
+            stream = state.loss_stream_bytes
             if is_gpipe:  # all losses come before a layer goes backward
                 sums = each * own * where(later, 1.0, 0.0)
             summing = sums + c * own + before_loss
+            made, reducing = summing + g * own, sums + (2.0 * c + each) * own
             unused = idle(0.0, 0.0)
-            yield Moment(full, loss, summing, gathered, unused)
-            yield Moment(full, scores + state.logit_bytes, summing + g * own, gathered, unused)
-            yield Moment(full, scores, sums + (2.0 * c + each) * own, gathered, unused)
+            yield Moment(summing, gathered, at_loss, loss + logits, beside + stream, unused)
+            yield Moment(made, gathered, full, 2.0 * logits + waiting, stream, unused)
+            yield Moment(reducing, gathered, full, logits + waiting, stream, unused)
         else:
             unused = idle(0.0, 0.0) + state.logit_place_bytes
-            yield Moment(full, loss, summed, everything * keeps, unused)
+            yield Moment(summed, everything * keeps, at_loss, loss, beside, unused)
+            scores = logits * (3.0 - 2.0 * on_device) + waiting
+            copied = everything if keeps else 2.0 * b * head + table
+            yield Moment(summed, copied, full, scores, idle=idle(0.0, b * head))
             gathered = everything if keeps else b * (head + tied + layer)
-            scores = state.logit_bytes * (3.0 - 2.0 * on_device) + waiting
             unused = idle(0.0, b * layer)
-            yield Moment(full, scores, summed + g * (head + tied), gathered, unused)
+            yield Moment(summed + g * (head + tied), gathered, full, scores, idle=unused)
         of_end = head * (not head_in_loss)
         yield from of_layer(full, of_end, head, left(head) if keeps else two)
         if not to_end:
@@ -366,7 +418,7 @@ def unit_moments(
         # The reduction of the gradients of the head.
         ends = (g + message + added + growth) * of_end + summed + g * late + reduced + held
         gathered = (left(head) if keeps else b * layer) + table
-        yield Moment(full, waiting, ends, gathered, idle(head, 0.0))
+        yield Moment(ends, gathered, full, waiting, idle=idle(head, 0.0))
         # The layer before the last one, the one behind the first one, and the first one.
         of_first = behind_chunk + layer_bytes
         behind_one, behind_two = (where(n > many, layer, of_end) for many in (1.0, 2.0))
@@ -386,11 +438,14 @@ def unit_moments(
         # The embedding: the gradient of its table, and the reduction of it.
         made = where(piped > 0, g * (embedding + others), g * (2.0 * embedding + others))
         made = where(others > 0, made, g * (embedding + tied + late))
-        made = made + message * layer + summed + growth * (whole - embedding) + reduced + held
+        before = message * layer + summed + growth * (whole - embedding) + reduced + held
+        made = made + before
         last = where(piped > 0, everything, b * embedding)
-        yield Moment(behind_chunk, waiting, made, last * is_first)
+        copied = where(piped > 0, everything, b * embedding * (1.0 if keeps else 2.0))
+        yield Moment(before, copied * is_first, behind_chunk, waiting)
+        yield Moment(made, last * is_first, behind_chunk, waiting)
         ends = (g + message + added) * embedding + summed + growth * whole + reduced + held
-        yield Moment(behind_chunk, waiting, ends, last * piped)
+        yield Moment(ends, last * piped, behind_chunk, waiting)
 
     later = state.later_micro_batches > 0
     total = where(piped > 0, summed_whole, shard) * later
@@ -399,11 +454,10 @@ def unit_moments(
     end = Moment(
         gradients=piped * (summed_whole + (c + each) * unit),
         gathered=piped * b * (whole - unit),
-        working=workspace_bytes,
         idle=piped * (shard - each * unit + messages),
     )
-    copies = 4.0 * update_copies * sharded_params(state, shards)
-    update = Moment(gradients=shard, working=copies + workspace_bytes, idle=messages)
+    copies = 4.0 * update_copies * sharded_params(state, shards) * (not offload.has_optimizer)
+    update = Moment(gradients=shard, temporary=copies, idle=messages)
     in_flight = where(later, state.in_flight_later, state.in_flight)
     after = passes(in_flight, total, where(later, 0.0, 1.0), to_end=True)
     if is_gpipe:
@@ -428,14 +482,14 @@ def certain_moments(
     activations = state.activations(state.in_flight) * (not offload.has_activations)
     on_host = offload.has_weights or offload.has_gradients
     return (
-        Moment(activations, larger(state.working_bytes, state.loss_bytes)),
+        Moment(activations=activations, temporary=larger(state.working_bytes, state.loss_bytes)),
         Moment(gradients=rest.gradients * (not on_host)),
     )
 
 
 def stage_moments(
     state: StageState, shards: ShardDegrees, plan_options: PlanOptions, optimizer: OptimizerPreset,
-    software: SoftwareStack, *, workspace_bytes: float = 0.0, is_bound: bool = False,
+    software: SoftwareStack, *, is_bound: bool = False,
 ) -> tuple[AtRest, tuple[Moment, ...]]:  # fmt: skip
     """Return the memory of one device of a stage at rest, and at each moment of a step.
 
@@ -451,35 +505,39 @@ def stage_moments(
         state, shards, plan_options, optimizer, updates_on_host=software.updates_on_host,
         shards_weights=shards_weights,
     )  # fmt: skip
-    state = replace(
-        state, working_bytes=state.working_bytes + workspace_bytes,
-        loss_bytes=state.loss_bytes + workspace_bytes,
-    )  # fmt: skip
     if not by_unit:
-        one = backward_moment(state, shards, plan_options, optimizer, rest, gathers=not is_bound)
-        return rest, (one,)
+        return rest, backward_moments(
+            state, shards, plan_options, optimizer, rest, gathers=not is_bound
+        )
     if is_bound:
         return rest, certain_moments(state, plan_options, rest)
-    copies = software.update_copies
     return rest, unit_moments(
-        state, shards, plan_options, optimizer, rest, update_copies=copies,
-        workspace_bytes=workspace_bytes, head_in_loss=software.has_head_in_loss,
+        state, shards, plan_options, optimizer, rest, update_copies=software.update_copies,
+        head_in_loss=software.has_head_in_loss,
     )  # fmt: skip
 
 
-def peak_moment(rest: AtRest, moments: Sequence[Moment]) -> Moment:
-    """Return the moment at which most is held; the first among equals."""
-    if len(moments) == 1:
-        return moments[0]
-    totals = np.broadcast_arrays(*(rest.with_moment(moment) for moment in moments))
-    most = np.stack(totals).argmax(axis=0)
+def at_peak(
+    tensors: Sequence[Mapping[MemoryPart, Num]],
+) -> tuple[dict[MemoryPart, Num], dict[MemoryPart, Num]]:
+    """Return each category where all together are most, and the most of each at any moment.
 
-    def at_most(name: str) -> Num:
-        parts = np.broadcast_arrays(*(getattr(moment, name) for moment in moments), most)[:-1]
-        chosen: Num = np.take_along_axis(np.stack(parts), most[np.newaxis], axis=0)[0]
-        return chosen
+    The first moment counts among equals. Of 8 + 1 bytes at one moment and 2 + 6 at another one: 8
+    and 1, and 8 and 6.
+    """
+    totals = np.broadcast_arrays(*(reduce(add, held.values()) for held in tensors))
+    peak = np.stack(totals).argmax(axis=0)
 
-    return Moment(**{entry.name: at_most(entry.name) for entry in fields(Moment)})
+    def chosen(part: MemoryPart) -> Num:
+        every = np.broadcast_arrays(*(held[part] for held in tensors), peak)[:-1]
+        found: Num = np.take_along_axis(np.stack(every), peak[np.newaxis], axis=0)[0]
+        return found
+
+    zero = totals[0] * 0.0
+    return (
+        {part: chosen(part) for part in TENSORS},
+        {part: reduce(larger, [held[part] for held in tensors]) + zero for part in TENSORS},
+    )
 
 
 @dataclass(frozen=True)
@@ -494,45 +552,42 @@ class BesideTensors:
     """Buffers of each axis of several devices [bytes]."""
     margin_bytes: Num = 0.0
     """Left free [bytes]."""
+    workspace_bytes: Num = 0.0
+    """Of libraries of matrix products, in the allocator [bytes]."""
 
     def buffers(self, state: StageState) -> Num:
         """Return the buffers of a device of a stage [bytes]."""
-        communicators = self.communicator_bytes * state.num_communicators
-        return self.buffer_bytes + communicators + state.receive_buffer_bytes
+        return self.buffer_bytes + self.communicator_bytes * state.num_communicators
 
 
-def reserved_bytes(rest: AtRest, moments: Sequence[Moment]) -> Num:
-    """Return the most that tensors and idle places take together [bytes]."""
-    return reduce(larger, [rest.with_moment(moment) + moment.idle for moment in moments])
+def reserved_bytes(rest: AtRest, moments: Sequence[Moment], beside: BesideTensors) -> Num:
+    """Return the most that tensors, workspaces and idle places take together [bytes]."""
+    taken = reduce(larger, [rest.total(moment) + moment.idle for moment in moments])
+    return beside.allocator_factor * (taken + beside.workspace_bytes)
 
 
 def memory_use(
     state: StageState, rest: AtRest, moments: Sequence[Moment], beside: BesideTensors
 ) -> MemoryUse:
-    """Return the memory of one device of a stage in training, at its peak moment."""
-    peak = peak_moment(rest, moments)
-    in_tensors = rest.with_moment(peak)
+    """Return the memory of one device of a stage in training."""
+    peak, most = at_peak([rest.with_moment(moment) for moment in moments])
+    in_tensors = reduce(add, peak.values())
     zero = in_tensors * 0.0
-    reserved = beside.allocator_factor * reserved_bytes(rest, moments)
-    return MemoryUse({
-        MemoryPart.WEIGHTS: rest.weights + zero,
-        MemoryPart.GRADIENTS: peak.gradients + zero,
-        MemoryPart.OPTIMIZER: rest.states + zero,
-        MemoryPart.GATHERED_WEIGHTS: peak.gathered + zero,
-        MemoryPart.ACTIVATIONS: peak.activations + zero,
-        MemoryPart.WORKING: peak.working + zero,
-        MemoryPart.FRAGMENTATION: reserved - in_tensors,
+    beside_tensors = {
+        MemoryPart.WORKSPACE: beside.workspace_bytes + zero,
+        MemoryPart.FRAGMENTATION: reserved_bytes(rest, moments, beside)
+        - (in_tensors + beside.workspace_bytes),
         MemoryPart.BUFFERS: beside.buffers(state) + zero,
         MemoryPart.MARGIN: beside.margin_bytes + zero,
-    })  # fmt: skip
+    }
+    return MemoryUse(peak | beside_tensors, most)
 
 
 def needed_bytes(
     state: StageState, rest: AtRest, moments: Sequence[Moment], beside: BesideTensors
 ) -> Num:
     """Return the sum of the parts of :func:`memory_use` alone [bytes]."""
-    held = beside.allocator_factor * reserved_bytes(rest, moments)
-    return held + beside.buffers(state) + beside.margin_bytes
+    return reserved_bytes(rest, moments, beside) + beside.buffers(state) + beside.margin_bytes
 
 
 def num_axes(*degrees: Num) -> Num:
@@ -610,8 +665,6 @@ def kept_bytes(
         if entry.tensor.split_word_bytes is not None:
             degree = degree_of("*".join(entry.split.get(entry.dims[-1], ())), strategy)
             word = where(degree > 1, entry.tensor.split_word_bytes, word)
-        if entry.sent_over:
-            word = where(degree_of(entry.sent_over, strategy) > 1, word, 0.0)
         elements = local_elements(entry.tensor, entry.split, sizes, strategy)
         if "vocab" in entry.dims:
             elements = elements / logit_tiles
@@ -674,8 +727,9 @@ def parameters_on_device(
 
 
 def largest_transient_bytes(
-    op: Op, local: LocalLayer, word_bytes: float, logit_tiles: int = 1, *, gathers: bool = True
-) -> Num:
+    op: Op, local: LocalLayer, word_bytes: float, logit_tiles: int = 1, *, gathers: bool = True,
+    of_logits: bool = False,
+) -> Num:  # fmt: skip
     """Return the bytes that an operator needs beside kept tensors: gradients out and in.
 
     They live together; its own inputs and outputs are kept, or brought back. At the edges nothing
@@ -688,12 +742,15 @@ def largest_transient_bytes(
         Parts of the logits; one is in memory at a time [1].
     gathers
         Whether a product at an edge gathers its input.
+    of_logits
+        Whether tensors as wide as the vocabulary count alone.
     """
 
     def size(tensor: Tensor, rows: Num) -> Num:
+        is_logits = "vocab" in tensor.dims
         word = word_bytes if tensor.word_bytes is None else tensor.word_bytes
-        word = word / logit_tiles if "vocab" in tensor.dims else word
-        return word * rows * local.width(tensor)
+        word = word / logit_tiles if is_logits else word
+        return word * rows * local.width(tensor) * (is_logits or not of_logits)
 
     rows = local.rows_of(op)
     outputs = sum(size(tensor, rows) for tensor in op.outputs)
@@ -766,6 +823,7 @@ def beside_tensors(problem: Problem) -> BesideTensors:
         buffer_bytes=constants.communication_buffer_bytes,
         communicator_bytes=constants.communicator_bytes,
         margin_bytes=constants.memory_margin_fraction * capacity,
+        workspace_bytes=workspace_bytes(problem),
     )
 
 
@@ -774,13 +832,12 @@ def _moments_of(
     states: Sequence[StageState], *, is_bound: bool = False,
 ) -> Iterator[tuple[StageState, tuple[AtRest, tuple[Moment, ...]]]]:  # fmt: skip
     """Yield each stage with its moments."""
-    work, space = problem.workload, workspace_bytes(problem)
+    work = problem.workload
     for state in states:
         yield (
             state,
             stage_moments(
-                state, shards, plan_options, work.optimizer, work.software,
-                workspace_bytes=space, is_bound=is_bound,
+                state, shards, plan_options, work.optimizer, work.software, is_bound=is_bound,
             ),
         )  # fmt: skip
 
@@ -834,6 +891,7 @@ def room_for(
 def shard_degrees(problem: Problem, strategy: StrategyOf[Num]) -> ShardDegrees:
     """Return the devices over which the state of dense and of expert parameters is split."""
     dense = strategy.dp_shard * strategy.cp
+    replicas = strategy.dp_replicate + 0.0 * dense
     if not problem.num_experts:
-        return ShardDegrees(dense=dense, expert=1.0)
-    return ShardDegrees(dense=dense, expert=degree_of("edp_shard", strategy))
+        return ShardDegrees(dense, 1.0, replicas)
+    return ShardDegrees(dense, degree_of("edp_shard", strategy), replicas)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from enum import StrEnum
 from functools import reduce
 from typing import Any, Generic, Self, TypeVar, cast
@@ -72,13 +72,18 @@ class MemoryPart(StrEnum):
 
     WEIGHTS = "weights_bytes"
     GRADIENTS = "gradients_bytes"
-    OPTIMIZER = "optimizer_bytes"
-    GATHERED_WEIGHTS = "gathered_weights_bytes"
+    STATES = "states_bytes"
+    """Of the optimizer."""
+    GATHERED = "gathered_bytes"
     """Whole layers that ZeRO-3, offload or a stream brings in for a while."""
     ACTIVATIONS = "activations_bytes"
     """Kept for the backward pass by all micro-batches in flight."""
-    WORKING = "working_bytes"
-    """Largest transient: recomputed layer, logits, stream buffers."""
+    LOGITS = "logits_bytes"
+    """Tensors as wide as the vocabulary, their gradients among them."""
+    TEMPORARY = "temporary_bytes"
+    """Gradients of activations, a recomputed layer, buffers of messages, copies of an update."""
+    WORKSPACE = "workspace_bytes"
+    """Of the libraries of matrix products, in the allocator."""
     FRAGMENTATION = "fragmentation_bytes"
     """Memory the allocator holds beyond the tensors: remainders of blocks, too small for any
     tensor, and places of other streams."""
@@ -86,6 +91,13 @@ class MemoryPart(StrEnum):
     """Runtime and communication library."""
     MARGIN = "margin_bytes"
     """Memory left free, as a guard against errors of the model."""
+
+
+TENSORS = (
+    MemoryPart.WEIGHTS, MemoryPart.GRADIENTS, MemoryPart.STATES, MemoryPart.GATHERED,
+    MemoryPart.ACTIVATIONS, MemoryPart.LOGITS, MemoryPart.TEMPORARY,
+)  # fmt: skip
+"""Categories of tensors: each byte of a tensor is in one of them."""
 
 
 K = TypeVar("K", bound=StrEnum)
@@ -123,8 +135,16 @@ class StepTime(Parts[TimePart]):
         return self.total
 
 
+@dataclass(frozen=True)
 class MemoryUse(Parts[MemoryPart]):
-    """The memory of one device [bytes]."""
+    """The memory of one device where all parts together are most [bytes]."""
+
+    most: dict[MemoryPart, Num] = field(default_factory=dict)
+    """The most of each category of tensors at any moment of a step [bytes]."""
+
+    def most_row(self, index: int = 0) -> dict[str, float]:
+        """Return one row of ``most`` as plain numbers by name in JSON."""
+        return {part.value: number_at(column, index) for part, column in self.most.items()}
 
     @property
     def total_bytes(self) -> Num:

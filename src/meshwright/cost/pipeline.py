@@ -646,6 +646,8 @@ def _stage_state(
         working_bytes=working,
         entry_bytes=entry_bytes(stream, strategy.tp, whole),
         loss_bytes=of_ends,
+        loss_logit_bytes=weighted_part(costs[-2:], counts[-2:], "working_logit_bytes"),
+        loss_kept_bytes=weighted_part(costs[-2:], counts[-2:], "working_kept_bytes"),
         logit_bytes=logits,
         logit_place_bytes=place,
         output_bytes=outputs,

@@ -97,6 +97,8 @@ class Estimate(Brief):
     memory_bytes: float
     """Memory of the fullest device, margin included [bytes]."""
     memory_parts_bytes: Mapping[str, float]
+    memory_most_bytes: Mapping[str, float]
+    """The most of each category of tensors at any moment of a step, on the same device [bytes]."""
     fullest_stage: str
     """``first``, ``middle`` or ``last`` stage of the pipeline."""
     memory_capacity_bytes: float

@@ -300,7 +300,7 @@ _PLACE = ("tp", "tatp", "pp", "num_virtual_stages", "ep", "etp")
 def held_parts_bytes(price: Estimate) -> tuple[float, ...]:
     """Return the bytes of weights and of optimizer state on the fullest device and its host."""
     parts = price.memory_parts_bytes
-    return parts["weights_bytes"], parts["optimizer_bytes"] + price.host_bytes_per_device
+    return parts["weights_bytes"], parts["states_bytes"] + price.host_bytes_per_device
 
 
 def differences(old: Candidate, new: Candidate) -> list[str]:

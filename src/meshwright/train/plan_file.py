@@ -8,7 +8,7 @@ from typing import Any
 
 from meshwright.base.errors import Fault
 from meshwright.catalog.answer_file import AnswerFile
-from meshwright.cost.parts import MemoryPart, TimePart
+from meshwright.cost.parts import TENSORS, MemoryPart, TimePart
 from meshwright.sharding.dealing import chunk_lengths, is_dealt
 from meshwright.sharding.strategy import AXES
 from meshwright.spec.system import SystemSpec
@@ -74,7 +74,11 @@ def candidate_faults(path: str, candidate: Candidate) -> Iterator[Fault]:
     """Yield the faults of a candidate: odd degrees, plan options out of range, missing parts."""
     yield from _choice_faults(path, candidate)
     price = candidate.estimate
-    for name, expected in (("time_parts_s", TimePart), ("memory_parts_bytes", MemoryPart)):
+    for name, expected in (
+        ("time_parts_s", TimePart),
+        ("memory_parts_bytes", MemoryPart),
+        ("memory_most_bytes", TENSORS),
+    ):
         if set(getattr(price, name)) != set(expected):
             yield Fault(f"{path}.estimate.{name}", f"expected the parts {', '.join(expected)}")
     for name in ("step_time_s", "tokens_per_s", "memory_capacity_bytes", "num_devices_used"):

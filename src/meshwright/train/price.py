@@ -82,6 +82,7 @@ def estimate_of(
         time_parts_s=parts_s,
         memory_bytes=number_at(use.total_bytes, row),
         memory_parts_bytes=use.row(row),
+        memory_most_bytes=use.most_row(row),
         fullest_stage=POSITIONS[int(number_at(stage, row))],
         memory_capacity_bytes=problem.system.chip.main_memory.capacity_bytes,
         host_bytes_per_device=number_at(step.host_bytes, row),

@@ -352,8 +352,8 @@ def _shared_out(
     return [found[row] for row in sorted(found)]
 
 
-_OF_WORK = (MemoryPart.ACTIVATIONS, MemoryPart.WORKING)
-_OF_STATES = (MemoryPart.WEIGHTS, MemoryPart.GRADIENTS, MemoryPart.OPTIMIZER)
+_OF_WORK = (MemoryPart.ACTIVATIONS, MemoryPart.LOGITS, MemoryPart.TEMPORARY)
+_OF_STATES = (MemoryPart.WEIGHTS, MemoryPart.GRADIENTS, MemoryPart.STATES)
 
 
 def _unequal(priced: Priced, works: Sequence[SharedWork]) -> Priced:
@@ -372,7 +372,12 @@ def _unequal(priced: Priced, works: Sequence[SharedWork]) -> Priced:
         return priced
     times = dict.fromkeys(_OF_WORK, most_work) | dict.fromkeys(_OF_STATES, states)
     memory = tuple(
-        type(use)({part: times.get(part, 1.0) * column for part, column in use.columns.items()})
+        type(use)(
+            *(
+                {part: times.get(part, 1.0) * column for part, column in columns.items()}
+                for columns in (use.columns, use.most)
+            )
+        )
         for use in priced.step.memory
     )
     update_s = priced.step.time[TimePart.OPTIMIZER]

@@ -103,18 +103,18 @@ TRAINING = {
         {"dp": 8, "offload": "optimizer", "recompute": "full"},
         lambda f: replace(f, host_bytes_per_device=1e15),
     ),
-    "weights_lie_somewhere": ({"dp": 8}, part("memory_parts_bytes", "weights_bytes", 1e9)),
-    "gradients_lie_somewhere": ({"dp": 8}, part("memory_parts_bytes", "gradients_bytes", 1e9)),
-    "state_lies_somewhere": ({"dp": 8}, part("memory_parts_bytes", "optimizer_bytes", 1e9)),
+    "weights_lie_somewhere": ({"dp": 8}, part("memory_most_bytes", "weights_bytes", 1e9)),
+    "gradients_lie_somewhere": ({"dp": 8}, part("memory_most_bytes", "gradients_bytes", 1e9)),
+    "state_lies_somewhere": ({"dp": 8}, part("memory_most_bytes", "states_bytes", 1e9)),
     "host_has_its_share": (
         {"dp": 8, "zero": 3, "offload": "state"}, lambda f: replace(f, host_bytes_per_device=1e9)
     ),
     "gathered_weights_stay": (
         {"dp": 8, "zero": 3, "reshard": "off"},
-        part("memory_parts_bytes", "gathered_weights_bytes", 1e9),
+        part("memory_most_bytes", "gathered_bytes", 1e9),
     ),
-    "inputs_are_kept": ({"dp": 8}, part("memory_parts_bytes", "activations_bytes", 1e8)),
-    "product_inputs_are_kept": ({"dp": 8}, part("memory_parts_bytes", "activations_bytes", 2e9)),
+    "inputs_are_kept": ({"dp": 8}, part("memory_most_bytes", "activations_bytes", 1e8)),
+    "product_inputs_are_kept": ({"dp": 8}, part("memory_most_bytes", "activations_bytes", 2e9)),
     "work_is_done": ({"dp": 8}, part("time_parts_s", "compute_s", 1.0)),
     "recomputation_is_done": (
         {"dp": 8, "recompute": "full"}, part("time_parts_s", "recompute_s", 0.1)

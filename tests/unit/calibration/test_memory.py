@@ -54,13 +54,15 @@ PARTS = MemoryUse({part: 2.0**n for n, part in enumerate(MemoryPart)})
         (Counting.ALLOCATOR, ["margin_bytes", "buffers_bytes"]),
         (
             Counting.RESIDENT,
-            ["margin_bytes", "buffers_bytes", "fragmentation_bytes", "working_bytes",
-             "gathered_weights_bytes", "activations_bytes"],
+            ["margin_bytes", "buffers_bytes", "fragmentation_bytes", "temporary_bytes",
+             "logits_bytes", "workspace_bytes",
+             "gathered_bytes", "activations_bytes"],
         ),
         (
             Counting.TENSORS,
-            ["margin_bytes", "buffers_bytes", "fragmentation_bytes", "working_bytes",
-             "gathered_weights_bytes"],
+            ["margin_bytes", "buffers_bytes", "fragmentation_bytes", "temporary_bytes",
+             "logits_bytes", "workspace_bytes",
+             "gathered_bytes"],
         ),
     ],
 )  # fmt: skip

@@ -3,14 +3,18 @@
 from dataclasses import fields, replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from meshwright.catalog.frameworks import load_framework
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.cost.memory import (
+    AtRest,
     BesideTensors,
+    Moment,
     ShardDegrees,
     StageState,
+    at_peak,
     fullest,
     host_bytes,
     memory_use,
@@ -72,21 +76,21 @@ def test_each_zero_stage_shards_one_thing_more(stage, weights, gradients, states
     found = use(stage)
     assert found[MemoryPart.WEIGHTS] == weights
     assert found[MemoryPart.GRADIENTS] == gradients
-    assert found[MemoryPart.OPTIMIZER] == states
-    assert found[MemoryPart.GATHERED_WEIGHTS] == gathered
+    assert found[MemoryPart.STATES] == states
+    assert found[MemoryPart.GATHERED] == gathered
 
 
 @pytest.mark.parametrize(("live", "gathered"), [(0, 240), (100, 240), (300, 300), (5000, 960)])
 def test_full_sharding_may_leave_parameters_in_place(live, gathered):
     """Two of eight layers are 240 of 960; more than all of them there cannot be."""
     found = held(STATE, PlanOptions(zero_stage=3), ADAM.model_copy(update={"live_params": live}))
-    assert found[MemoryPart.GATHERED_WEIGHTS] == 2 * gathered
+    assert found[MemoryPart.GATHERED] == 2 * gathered
 
 
 def test_the_rest_is_activations_in_flight_a_transient_buffers_and_the_margin():
     found = use(1)
     assert found[MemoryPart.ACTIVATIONS] == 300
-    assert found[MemoryPart.WORKING] == 50
+    assert found[MemoryPart.TEMPORARY] == 50
     assert found[MemoryPart.BUFFERS] == 7
     assert found[MemoryPart.MARGIN] == 600
     assert found.total_bytes == 2 * 960 + 4 * 960 + 12 * SHARD + 300 + 50 + 7 + 600
@@ -94,9 +98,9 @@ def test_the_rest_is_activations_in_flight_a_transient_buffers_and_the_margin():
 
 def test_offload_leaves_two_layers_behind_and_the_host_holds_the_rest():
     found = use(1, Offload.ALL)
-    assert found[MemoryPart.OPTIMIZER] == 0
+    assert found[MemoryPart.STATES] == 0
     assert found[MemoryPart.WEIGHTS] == 0
-    assert found[MemoryPart.GATHERED_WEIGHTS] == 2 * 960 * 2 / 8
+    assert found[MemoryPart.GATHERED] == 2 * 960 * 2 / 8
     assert found[MemoryPart.ACTIVATIONS] == 100 * 2 / 8
     plan_options = PlanOptions(zero_stage=1, offload=Offload.ALL)
     # The update on the host reads FP32 gradients there.
@@ -110,9 +114,9 @@ def test_nothing_is_lost_between_device_and_host(offload):
     """What leaves the device, beyond the layers at work, stands on the host."""
     plan_options = PlanOptions(zero_stage=1, offload=offload)
     plain, less = use(1), use(1, offload, updates_on_host=False)
-    at_work = less[MemoryPart.GATHERED_WEIGHTS]
+    at_work = less[MemoryPart.GATHERED]
     if offload.has_optimizer:
-        at_work = at_work + less[MemoryPart.OPTIMIZER]
+        at_work = at_work + less[MemoryPart.STATES]
     if offload.has_activations:
         at_work = at_work + less[MemoryPart.ACTIVATIONS]
     if offload.has_gradients:
@@ -130,9 +134,9 @@ def test_every_byte_lies_on_the_device_or_on_its_host(stage, offload, reshard):
     found = use(stage, offload, reshard_after_forward=reshard)
     least = 2 * (SHARD if stage == 3 else 960) + 12 * (SHARD if stage else 960)
     least += 4 * (SHARD if stage >= 2 else 960)
-    kept = found.total_bytes - found[MemoryPart.GATHERED_WEIGHTS] - 7 - 600 - 50
+    kept = found.total_bytes - found[MemoryPart.GATHERED] - 7 - 600 - 50
     assert kept + on_host(plan_options) >= least + 300
-    gathered = found[MemoryPart.GATHERED_WEIGHTS]
+    gathered = found[MemoryPart.GATHERED]
     if stage == 3 and not reshard:
         assert gathered == 2 * 960
     elif stage == 3 or offload.has_weights:
@@ -218,7 +222,7 @@ def test_gradients_on_the_host_leave_two_layers_behind():
     found = use(3, Offload.STATE)
     assert found[MemoryPart.GRADIENTS] == 4 * 960 * 2 / 8
     assert found[MemoryPart.ACTIVATIONS] == 300
-    assert found[MemoryPart.WEIGHTS] == found[MemoryPart.OPTIMIZER] == 0
+    assert found[MemoryPart.WEIGHTS] == found[MemoryPart.STATES] == 0
     assert use(2, Offload.GRADIENTS)[MemoryPart.WEIGHTS] == 2 * 960
     assert use(1, Offload.OPTIMIZER)[MemoryPart.GRADIENTS] == 4 * 960
     plan_options = PlanOptions(zero_stage=3, offload=Offload.STATE)
@@ -263,7 +267,7 @@ def test_the_allocator_holds_more_than_the_tensors_and_each_axis_has_communicato
 def test_gathered_weights_through_a_pipeline_have_whole_gradients(sums_before_scatter, waiting):
     kept = PlanOptions(zero_stage=3, reshard_after_forward=False)
     found = held(replace(STATE, sums_before_scatter=sums_before_scatter), kept)
-    assert found[MemoryPart.GATHERED_WEIGHTS] == 2 * 960
+    assert found[MemoryPart.GATHERED] == 2 * 960
     assert found[MemoryPart.GRADIENTS] == 4 * SHARD + waiting
 
 
@@ -273,7 +277,7 @@ def test_a_bucket_is_copied_where_there_is_somebody_to_send_it_to(replicas, copi
     shards = ShardDegrees(dense=replicas, expert=2.0)
     found = held(STATE, PlanOptions(zero_stage=0), preset, shards=shards)
     assert found[MemoryPart.GRADIENTS] == 4 * 960 + copied * preset.reduced_gradient_bytes_per_param
-    assert found[MemoryPart.OPTIMIZER] == (12 + 4) * 960
+    assert found[MemoryPart.STATES] == (12 + 4) * 960
 
 
 @pytest.mark.parametrize(
@@ -304,20 +308,29 @@ TEN = ShardDegrees(dense=10.0, expert=1.0)
 def moments(state=UNIT_STATE, **options):
     plan_options = PlanOptions(zero_stage=3, **options)
     _, found = stage_moments(state, TEN, plan_options, FSDP, UNITS)
-    return [(float(m.activations), float(m.working), float(m.gradients), float(m.gathered))
-            for m in found]  # fmt: skip
+    parts = ((m.activations, m.logits + m.temporary, m.gradients, m.gathered) for m in found)
+    return [tuple(map(float, each)) for each in parts]
 
 
 def test_units_of_full_sharding_are_whole_one_after_the_other():
     """Weights of 2 bytes, messages of 4, shards of 4 / 10; layers of 100 between ends of 50."""
-    loss, product, last, last_end, head, *_, made, embedding = moments()[:13]
+    first, layer, last, head_copy, _, loss, copy, product, *found = moments()
+    # A copy of a unit beside its message, and the message of the unit before.
+    assert first == (0, 0, 0, 2 * 2 * 50)
+    assert layer == (0, 0, 0, 2 * 50 + 2 * 2 * 100)
+    assert last == (200, 0, 0, 3 * 2 * 100)
+    assert head_copy == (400, 0, 0, 2 * 100 + 2 * 2 * 50)
+    assert copy == (400, 20, 0, 2 * 2 * 50)
+    last, last_end, head, *_ = found
+    copy, made, embedding = found[9:12]
     assert loss == (400, 90, 0, 0)
     assert product == (400, 20, 2 * 50, 2 * (50 + 100))
     assert last == (400, 30, 4 * 50 + 20, 2 * (100 + 100))
     assert last_end == (200, 10, 4 * 50 + 20 + 2 * 100, 2 * (100 + 100))
     assert head == (400, 0, (2 + 4) * 50 + 20, 2 * 100)
     # The first layer: the message of the other one, and the embedding on its way.
-    assert moments()[9] == (200, 30, 4 * 100 + 4 * 150 / 10, 2 * (100 + 50))
+    assert moments()[15] == (200, 30, 4 * 100 + 4 * 150 / 10, 2 * (100 + 50))
+    assert copy == (0, 0, 4 * 100 + 4 * 250 / 10, 2 * 2 * 50)
     assert made == (0, 0, 4 * 100 + 4 * 250 / 10 + 2 * 50, 2 * 50)
     assert embedding == (0, 0, (2 + 4) * 50 + 4 * 300 / 10, 0)
     assert moments()[-1] == (0, 4 * 300 / 10, 4 * 300 / 10, 0)  # the update: one FP32 copy
@@ -325,18 +338,18 @@ def test_units_of_full_sharding_are_whole_one_after_the_other():
 
 def test_later_micro_batches_go_backward_beside_the_gradients_of_earlier_ones():
     later = moments(replace(UNIT_STATE, later_micro_batches=2.0))
-    assert later[0] == (400, 90, 120, 0)
-    assert later[2] == (400, 30, 120 + 4 * 50, 400)
-    assert moments(reshard_after_forward=False)[0] == (400, 90, 0, 2 * 300)
+    assert later[5] == (400, 90, 120, 0)
+    assert later[8] == (400, 30, 120 + 4 * 50, 400)
+    assert moments(reshard_after_forward=False)[5] == (400, 90, 0, 2 * 300)
 
 
 def test_a_table_of_all_ranks_and_a_tied_one():
     split = moments(replace(UNIT_STATE, others_table_params=150.0))
-    assert split[11] == (0, 0, 400 + 100 + 2 * (50 + 50 + 150), 100)
+    assert split[18] == (0, 0, 400 + 100 + 2 * (50 + 50 + 150), 100)
     tied = replace(UNIT_STATE, head_params=0.0, tied_params=50.0, dense_params=250.0)
     # The table waits from the head to the embedding, whole, with its first gradient.
-    assert moments(tied)[2] == (400, 30, 2 * 50, 400 + 2 * 50)
-    assert moments(tied)[11][2:] == (400 + 4 * 200 / 10 + 2 * 3 * 50, 100)
+    assert moments(tied)[8] == (400, 30, 2 * 50, 400 + 2 * 50)
+    assert moments(tied)[18][2:] == (400 + 4 * 200 / 10 + 2 * 3 * 50, 100)
 
 
 def test_pipelines_sum_whole_gradients_and_reduce_them_at_the_end():
@@ -346,9 +359,9 @@ def test_pipelines_sum_whole_gradients_and_reduce_them_at_the_end():
     )  # fmt: skip
     found = moments(piped)
     # Three in flight beside all gradients, or four in the first backward pass beside none.
-    assert found[0] == (3 * 400, 90 + 20 + 2 * 60, 4 * 300, 0)
-    assert found[13] == (4 * 400, 90 + 20 + 3 * 60, 0, 0)
-    assert found[9] == (2 * 400 + 200, 30 + 20 + 2 * 60, 4 * 300, 2 * 300)
+    assert found[5] == (3 * 400, 90 + 20 + 2 * 60, 4 * 300, 0)
+    assert found[25] == (4 * 400, 90 + 20 + 3 * 60, 0, 0)
+    assert found[15] == (2 * 400 + 200, 30 + 20 + 2 * 60, 4 * 300, 2 * 300)
     assert found[-2] == (0, 0, 4 * (300 + 50) + 4 * 50 / 10, 2 * 250)
 
 
@@ -358,7 +371,7 @@ def test_a_loss_that_multiplies_by_the_head_reduces_its_gradient_first():
     state = replace(UNIT_STATE, loss_stream_bytes=8.0)
     options = PlanOptions(zero_stage=3)
     _, found = stage_moments(state, TEN, options, FSDP, software)
-    parts = [(m.activations, m.working, m.gradients, m.gathered) for m in found]
+    parts = [(m.activations, m.logits + m.temporary, m.gradients, m.gathered) for m in found[5:]]
     assert parts[0] == (400, 90 + 20 + 8, 4 * 50, 2 * 50)
     assert parts[1] == (400, 2 * 20 + 8, (4 + 2) * 50, 2 * 50)
     assert parts[2] == (400, 20 + 8, (4 + 4) * 50 + 20, 2 * 50)
@@ -366,7 +379,7 @@ def test_a_loss_that_multiplies_by_the_head_reduces_its_gradient_first():
     assert parts[3] == (400, 30, 20, 2 * (100 + 100))
     # In a pipeline its message waits for the next one, beside its shard and sums of the layers.
     piped = replace(state, sums_before_scatter=1.0, in_flight=2.0, later_micro_batches=3.0)
-    later = stage_moments(piped, TEN, options, FSDP, software)[1][1]
+    later = stage_moments(piped, TEN, options, FSDP, software)[1][6]
     assert later.gradients == 4 * 250 + 20 + (4 + 2) * 50 + (4 + 4 / 10) * 50
 
 
@@ -374,18 +387,47 @@ def test_places_of_other_streams_lie_idle():
     """Shards of 4 x 300 / 10 and messages of a layer and an end, 2 x 150; and logits of 20."""
     state = replace(UNIT_STATE, logit_place_bytes=20.0)
     _, found = stage_moments(state, TEN, PlanOptions(zero_stage=3), FSDP, UNITS)
-    assert found[0].idle == 120 + 300 + 20
-    assert found[2].idle == (120 - 20) + (300 - 200)  # the message of a layer travels
+    assert found[5].idle == 120 + 300 + 20
+    assert found[8].idle == (120 - 20) + (300 - 200)  # the message of a layer travels
     assert found[-1].idle == 300  # at the update all shards are there
 
 
 @pytest.mark.parametrize("offload", [Offload.NONE, Offload.STATE, Offload.ALL])
 def test_the_peak_is_one_moment_and_no_bound_is_above_it(offload):
     options = PlanOptions(zero_stage=3, offload=offload)
-    rest, found = stage_moments(UNIT_STATE, TEN, options, FSDP, UNITS, workspace_bytes=3.0)
-    use = memory_use(UNIT_STATE, rest, found, BesideTensors(allocator_factor=1.1))
-    totals = [rest.with_moment(moment) + moment.idle for moment in found]
-    assert use.allocator_bytes == pytest.approx(1.1 * max(totals))
-    assert use.total_bytes == needed_bytes(UNIT_STATE, rest, found, BesideTensors(1.1))
-    least = stage_moments(UNIT_STATE, TEN, options, FSDP, UNITS, workspace_bytes=3.0, is_bound=True)
+    rest, found = stage_moments(UNIT_STATE, TEN, options, FSDP, UNITS)
+    beside = BesideTensors(allocator_factor=1.1, workspace_bytes=3.0)
+    use = memory_use(UNIT_STATE, rest, found, beside)
+    totals = [rest.total(moment) + moment.idle for moment in found]
+    assert use.allocator_bytes == pytest.approx(1.1 * (max(totals) + 3.0))
+    assert use.total_bytes == pytest.approx(needed_bytes(UNIT_STATE, rest, found, beside))
+    least = stage_moments(UNIT_STATE, TEN, options, FSDP, UNITS, is_bound=True)
     assert needed_bytes(UNIT_STATE, *least, BesideTensors()) <= max(totals)
+
+
+def test_each_category_has_a_peak_of_its_own():
+    """8 + 1 bytes at one moment, 2 + 6 at another one: 8 and 1 at the peak, 8 and 6 at most."""
+    gathered, logits = MemoryPart.GATHERED, MemoryPart.LOGITS
+    rest = AtRest(0.0, 0.0, 0.0)
+    held = [rest.with_moment(moment) for moment in (Moment(gathered=8.0, logits=1.0),
+                                                    Moment(gathered=2.0, logits=6.0))]  # fmt: skip
+    peak, most = at_peak(held)
+    assert (peak[gathered], peak[logits]) == (8.0, 1.0)
+    assert (most[gathered], most[logits]) == (8.0, 6.0)
+
+
+def test_replicas_keep_what_they_sum_to_the_end_of_a_pass():
+    """Three micro-batches: 4 x 300 / 10 of shards, and as many of what a reduction leaves."""
+    shards = ShardDegrees(10.0, 1.0, np.array([1.0, 2.0]))
+    state = replace(UNIT_STATE, later_micro_batches=2.0)
+    _, found = stage_moments(state, shards, PlanOptions(zero_stage=3), FSDP, UNITS)
+    alone, summed = found[19].gradients
+    assert alone == 120 + (2 + 4) * 50 + 4 * 50 / 10  # one shard on its way
+    assert summed == 120 + (2 + 4) * 50 + 120
+
+
+def test_stages_of_several_chunks_gather_all_units_first():
+    """300 parameters of 2 bytes, and a copy of the largest unit, 100."""
+    piped = replace(UNIT_STATE, sums_before_scatter=1.0, num_chunks=np.array([1.0, 2.0]))
+    _, found = stage_moments(piped, TEN, PlanOptions(zero_stage=3), FSDP, UNITS)
+    assert list(found[4].gathered) == [0, 2 * 300 + 2 * 100]

@@ -52,8 +52,8 @@ def test_time_and_memory_of_n_layers_are_those_of_n_full_and_the_rest_kept(probl
             share = number / 8
             expected = pick(none) + share * (pick(full) - pick(none))
             assert pick(found) == pytest.approx(expected, rel=1e-12)
-        assert number_at(found.step.memory[1][MemoryPart.WORKING]) == number_at(
-            full.step.memory[1][MemoryPart.WORKING]
+        assert number_at(found.step.memory[1][MemoryPart.TEMPORARY]) == number_at(
+            full.step.memory[1][MemoryPart.TEMPORARY]
         )
 
 
@@ -139,7 +139,9 @@ def test_a_run_keeps_one_input_and_brings_all_of_its_layers_back(problem, number
     memory = found.step.memory[1]
     assert number_at(memory[MemoryPart.ACTIVATIONS]) == 3 * inputs * 8192 * 4096 * 2
     of_layer = number_at(none.step.memory[1][MemoryPart.ACTIVATIONS]) / (3 * 8)
-    brought_back = number_at(memory[MemoryPart.WORKING] - full.step.memory[1][MemoryPart.WORKING])
+    brought_back = number_at(
+        memory[MemoryPart.TEMPORARY] - full.step.memory[1][MemoryPart.TEMPORARY]
+    )
     assert brought_back == pytest.approx((min(number, 8) - 1) * of_layer, rel=1e-12)
     assert number_at(found.step.flops) == number_at(full.step.flops)
     assert number_at(found.step.time.total_s) == pytest.approx(

@@ -131,7 +131,7 @@ def test_the_loss_holds_fp32_copies_of_the_logits(copies):
     asked, plain = problem(fp32_split_logit_copies=copies), problem()
     tokens = plain.workload.sequence_length * float(PLAN.micro_batch_size)
     logits = tokens * plain.model.vocab_size / float(PLAN.tp)
-    found, usual = memory(asked)[0][MemoryPart.WORKING], memory(plain)[0][MemoryPart.WORKING]
+    found, usual = memory(asked)[0][MemoryPart.LOGITS], memory(plain)[0][MemoryPart.LOGITS]
     assert found - usual == pytest.approx(4.0 * (copies - 1.0) * logits, rel=1e-3)
     assert compute_s(asked) == compute_s(plain)
 
@@ -139,7 +139,7 @@ def test_the_loss_holds_fp32_copies_of_the_logits(copies):
 def test_copies_of_whole_logits_count_where_nothing_splits_them():
     whole = make_strategy(dp_shard=8, micro_batch_size=1)
     copied, split, plain = (
-        memory(asked, PLAN_OPTIONS, whole)[0][MemoryPart.WORKING]
+        memory(asked, PLAN_OPTIONS, whole)[0][MemoryPart.LOGITS]
         for asked in (
             problem(fp32_logit_copies=2.5),
             problem(fp32_split_logit_copies=9.0),
@@ -155,7 +155,7 @@ def test_gradients_of_logits_may_wait():
     """Two of them, of two bytes, each of the shard of tp."""
     waiting, plain = problem(deferred_logit_gradients=2), problem()
     logits = 2048 * plain.model.vocab_size / float(PLAN.tp)
-    found, usual = memory(waiting)[0][MemoryPart.WORKING], memory(plain)[0][MemoryPart.WORKING]
+    found, usual = memory(waiting)[0][MemoryPart.LOGITS], memory(plain)[0][MemoryPart.LOGITS]
     assert found - usual == pytest.approx(2 * 2 * logits, rel=1e-3)
     assert compute_s(waiting) == compute_s(plain)
 
@@ -362,7 +362,7 @@ def test_frozen_weights_rest_as_the_checkpoint_stores_them():
 def test_a_wide_copy_of_frozen_weights_is_there_while_their_product_works():
     (narrow,), (wide,) = (
         price_one(adapters_on(stated, sequence_length=64), PLAN_OPTIONS, PLAN)
-        .step.memory[0][MemoryPart.WORKING].tolist()
+        .step.memory[0].most[MemoryPart.TEMPORARY].tolist()
         for stated in (QLORA, None)
     )  # fmt: skip
     # Of gate and up, split over tp 2; with 64 tokens activations are smaller.

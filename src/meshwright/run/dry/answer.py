@@ -20,8 +20,10 @@ class CategoryMemory(Brief):
     """Memory of the category at the peak of all categories together [bytes]."""
     most_bytes: float
     """Largest memory of the category at any moment [bytes]."""
-    predicted_bytes: float | None
-    """Memory by formula; None: no formula states this category alone [bytes]."""
+    predicted_bytes: float
+    """Where all categories together are largest, by formula [bytes]."""
+    predicted_most_bytes: float
+    """The most at any moment, by formula [bytes]."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class RanStage(Brief):
     @property
     def predicted_bytes(self) -> float:
         """Memory of all categories by formula [bytes]."""
-        return sum(part.predicted_bytes or 0.0 for part in self.held)
+        return sum(part.predicted_bytes for part in self.held)
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,8 @@ class DryRun(Shown):
         return [
             {"stage": stage.stage, "rank": stage.rank, "category": part.category,
              "at_peak_bytes": part.at_peak_bytes, "most_bytes": part.most_bytes,
-             "predicted_bytes": part.predicted_bytes}
+             "predicted_bytes": part.predicted_bytes,
+             "predicted_most_bytes": part.predicted_most_bytes}
             for stage in self.stages for part in stage.held
         ]  # fmt: skip
 

@@ -6,12 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshwright.base.arrays import number_at
-from meshwright.cost.memory import workspace_bytes
-from meshwright.cost.parts import MemoryPart
-from meshwright.cost.pipeline import SyncCounts, num_communicators, sync_counts
+from meshwright.cost.parts import TENSORS
+from meshwright.cost.pipeline import SyncCounts, sync_counts
 from meshwright.cost.step import price_columns
 from meshwright.frameworks.launch import SHARD_AXES, micro_batches
 from meshwright.graph.op import LayerGraph, Phase
@@ -26,35 +25,28 @@ from meshwright.sharding.strategy import stack
 from meshwright.spec.collective import CollectiveKind
 from meshwright.train.answer import Plan
 
-WORKING = "working"
-"""Name of logits and temporary tensors, for which the formulas have one number."""
-CATEGORY_OF = {
-    MemoryPart.WEIGHTS: "weights",
-    MemoryPart.GRADIENTS: "gradients",
-    MemoryPart.OPTIMIZER: "states",
-    MemoryPart.GATHERED_WEIGHTS: "gathered",
-    MemoryPart.ACTIVATIONS: "activations",
-    MemoryPart.WORKING: WORKING,
-}
+
+class Predicted(NamedTuple):
+    """Memory of a category by formula."""
+
+    at_peak_bytes: float
+    most_bytes: float
 
 
-def expected_bytes(plan: Plan, stage: int) -> dict[str, float]:
+def expected_bytes(plan: Plan, stage: int) -> dict[str, Predicted]:
     """Return the predicted memory of a rank of a stage by category, tensors alone [bytes].
 
-    Workspaces of libraries, fragmentation, communicators and the margin are left out, because they
-    are not tensors. Receive buffers count as temporary.
+    Where all together are most, and the most of each.
     """
     problem, strategy = plan.problem, plan.best.strategy
-    num_stages, constants = int(strategy.pp), problem.calibration
+    num_stages = int(strategy.pp)
     priced = price_columns(problem, plan.best.plan_options, stack([strategy]))
     place = 0 if stage == 0 else 2 if stage == num_stages - 1 else 1
     use = priced.step.memory[place]
-    found = {name: number_at(use[part]) for part, name in CATEGORY_OF.items()}
-    found[WORKING] -= workspace_bytes(problem)
-    of_libraries = constants.communicator_bytes * num_communicators(strategy)
-    of_libraries += constants.communication_buffer_bytes
-    found[WORKING] += number_at(use[MemoryPart.BUFFERS]) - number_at(of_libraries)
-    return found
+    return {
+        part.removesuffix("_bytes"): Predicted(number_at(use[part]), number_at(use.most[part]))
+        for part in TENSORS
+    }
 
 
 def expected_messages(plan: Plan, stage_layers: Iterable[range], stage: int) -> dict[Call, float]:

@@ -13,7 +13,7 @@ from meshwright.frameworks.launch import degrees
 from meshwright.run.answer import rows_of
 from meshwright.run.dry.accelerate import AccelerateProgram
 from meshwright.run.dry.answer import CategoryMemory, DryRun, RanStage
-from meshwright.run.dry.expected import WORKING, expected_bytes, expected_messages
+from meshwright.run.dry.expected import expected_bytes, expected_messages
 from meshwright.run.dry.megatron import MegatronProgram
 from meshwright.run.dry.program import RankProgram, chunks_of
 from meshwright.run.dry.refusals import ON_PYTORCH, check_dry
@@ -133,16 +133,15 @@ def run_rank(plan: Plan, stage: int) -> Ran:
 
 
 def _held(plan: Plan, stage: int, ran: Ran) -> tuple[CategoryMemory, ...]:
-    """Return each category with its prediction; that of logits covers temporary tensors too."""
-    predicted = expected_bytes(plan, stage)
-    predicted[Category.LOGITS] = predicted.pop(WORKING)
-    usage = ran.usage
+    """Return each category with its prediction."""
+    predicted, usage = expected_bytes(plan, stage), ran.usage
     return tuple(
         CategoryMemory(
             str(category),
             float(usage.at_peak_bytes.get(category, 0)),
             float(usage.most_bytes.get(category, 0)),
-            predicted.get(category),
+            predicted[category].at_peak_bytes,
+            predicted[category].most_bytes,
         )
         for category in Category
         if category is not Category.HOST

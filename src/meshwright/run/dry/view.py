@@ -38,7 +38,7 @@ def _tiles(found: DryRun) -> Iterator[Tile]:
                f"{counted(found.num_ranks, 'rank')}, of which "
                f"{counted(len(found.stages), 'rank')} ran in {format_seconds(took_s)}",
                mood="good", label="starts")  # fmt: skip
-    rows = [(part.category, format_bytes(part.at_peak_bytes), _predicted(part.predicted_bytes))
+    rows = [(part.category, format_bytes(part.at_peak_bytes), format_bytes(part.predicted_bytes))
             for part in fullest.held]  # fmt: skip
     rows.append(("all", format_bytes(fullest.peak_bytes), format_bytes(fullest.predicted_bytes)))
     yield Tile("Does it fit?", f"{format_bytes(found.peak_bytes)} of tensors at the peak of the "
@@ -53,23 +53,20 @@ def _tiles(found: DryRun) -> Iterator[Tile]:
     yield Tile("Is what is sent as derived?", sent_answer(sent), "", "sent", label="sent")
 
 
-def _predicted(num_bytes: float | None) -> str:
-    return "" if num_bytes is None else format_bytes(num_bytes)
-
-
 def _named(stage: RanStage) -> str:
     return f"{stage.stage} (rank {stage.rank}, {counted(len(stage.layers), 'layer')})"
 
 
 def _memory(found: DryRun) -> Table:
     rows = [
-        (_named(stage), part.category, part.at_peak_bytes, part.most_bytes, part.predicted_bytes)
+        (_named(stage), part.category, part.at_peak_bytes, part.predicted_bytes, part.most_bytes,
+         part.predicted_most_bytes)
         for stage in found.stages
         for part in stage.held
-    ]
-    head = ("stage", "category", "at the peak [bytes]", "most [bytes]", "by formula [bytes]")
-    caption = "the formula of logits covers temporary tensors too"
-    return Table(head, rows, caption)
+    ]  # fmt: skip
+    head = ("stage", "category", "at the peak [bytes]", "by formula [bytes]", "most [bytes]",
+            "most by formula [bytes]")  # fmt: skip
+    return Table(head, rows)
 
 
 def _flops(found: DryRun) -> Table:

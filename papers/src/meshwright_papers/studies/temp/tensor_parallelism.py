@@ -58,7 +58,7 @@ STRATEGY = make_strategy(tp=8, dp_shard=4)
 REPLICATED = PlanOptions(sequence_parallel=False, zero_stage=1, overlap_data_parallel=False)
 SPLIT = replace(REPLICATED, sequence_parallel=True)
 SHARDED = replace(SPLIT, zero_stage=3)
-NOT_COUNTED = ("margin_bytes", "buffers_bytes", "gathered_weights_bytes")
+NOT_COUNTED = ("margin_bytes", "buffers_bytes", "gathered_bytes")
 PUBLISHED_USE, PUBLISHED_USE_RANGE = 0.55, (0.33, 0.53)
 PUBLISHED_GROWTH = {"Llama3 70B": (1.4, "seed"), "GPT-3 175B": (2.1, "second-hand")}
 GIB = 2.0**30
