@@ -280,10 +280,7 @@ def _layers(prices: OperatorPrices, used: Counter[tuple[Place, int]]) -> tuple[L
         transient = reduce(larger, [cost.transient_bytes for cost in costs.values()])
         working = transient + sum(brought_back.values())
         found.append(replace(mean, working_bytes=working))
-    head = found[-1]
-    working = head.working_bytes + head.kept_bytes
-    head = replace(head, working_bytes=working, kept_bytes=head.kept_bytes * 0.0)
-    return (*found[:-1], head)
+    return (*found[:-1], found[-1].at_once())
 
 
 def whole_params(prices: OperatorPrices, places: Sequence[Place]) -> FloatArray:
