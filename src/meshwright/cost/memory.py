@@ -267,8 +267,7 @@ def backward_moments(
     )
     of_loss = replace(
         of_layer, logits=state.loss_logit_bytes + waiting,
-        activations=of_layer.activations + state.loss_kept_bytes,
-        temporary=state.loss_bytes - state.loss_logit_bytes - state.loss_kept_bytes,
+        temporary=state.loss_bytes - state.loss_logit_bytes,
     )  # fmt: skip
     return of_loss, of_layer
 

@@ -105,10 +105,7 @@ def kept_of(precision="bf16", optimizer=None, **software):
 
 
 def test_frozen_products_keep_no_input_but_those_with_adapters():
-    """Without the norm before the network, and what its activation wrote; attention keeps all.
-
-    At the loss a frozen head has no input either.
-    """
+    """Without the norm before the network, and what its activation wrote; attention keeps all."""
     usual, frozen = kept_of(), kept_of(optimizer="adapters")
     gone = usual.most[MemoryPart.ACTIVATIONS] - frozen.most[MemoryPart.ACTIVATIONS]
     assert number_at(gone, 0) == pytest.approx(LAYERS * WORD * TOKENS * (HIDDEN + FFN) + INPUT)
