@@ -223,6 +223,8 @@ class RankProgram:
                 chunk.forward = narrow(chunk.forward)  # type: ignore[method-assign]
                 if self.sizes["pp"] > 1:
                     chunk.register_forward_hook(lambda *made: made[-1].to(self.compute))
+                    if chunk.embedding is None:
+                        chunk.register_forward_pre_hook(lambda _, came: came[0].to(self.kept))
             group = groups["gradients"].get_group()
             if group.size() == 1:
                 return chunk
