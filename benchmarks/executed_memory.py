@@ -8,6 +8,7 @@ file are not run again, so a draw runs in slices; a report predicts all rows ane
     python benchmarks/executed_memory.py --draw 1 --limit-s 600
     python benchmarks/executed_memory.py --report
     python benchmarks/executed_memory.py --worst gathered
+    python benchmarks/executed_memory.py --write
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ import meshwright as mw
 from meshwright.run.dry.expected import expected_bytes
 from meshwright.train.answer import Plan
 
+PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "executed.md"
+BEGIN, END = "<!-- errors of memory: begin -->\n", "<!-- errors of memory: end -->\n"
 OUT = Path(__file__).parent / "measurements" / "executed_memory.csv"
 CATEGORIES = ("weights", "gradients", "states", "gathered", "activations", "logits", "temporary")
 COLUMNS = ("draw", "model", "layers", "framework", "axes", "plan", "options", "program", "stage",
@@ -225,6 +228,13 @@ def report(rows: list[dict[str, str]]) -> str:
     return "\n".join(parts)
 
 
+def write(rows: list[dict[str, str]]) -> None:
+    """Put the tables into the page of dry runs."""
+    before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    PAGE.write_text(f"{before}{BEGIN}\n{report(rows)}\n{END}{after}", "utf-8")
+
+
 def worst(rows: list[dict[str, str]], name: str, number: int = 10) -> list[str]:
     """Return the ranks with the largest errors of a category."""
     found = sorted(((errors_of(row)[name], row) for row in rows), key=lambda pair: -abs(pair[0]))
@@ -239,12 +249,18 @@ def main() -> None:
     parser.add_argument("--draw", type=int, default=1, help="seed of the strategies")
     parser.add_argument("--limit-s", type=float, default=600.0, help="CPU seconds at most")
     parser.add_argument("--report", action="store_true", help="run nothing, print the errors")
+    parser.add_argument("--write", action="store_true", help="report into the page of dry runs")
+    parser.add_argument("--small", action="store_true", help="run one strategy, and keep nothing")
     parser.add_argument(
         "--worst", metavar="CATEGORY", help="print the largest errors of a category"
     )
     args = parser.parse_args()
     if args.worst:
         print("\n".join(worst(read(args.out), args.worst)))
+    elif args.write:
+        write(read(args.out))
+    elif args.small:
+        run(Path("/dev/null"), args.draw, 1.0)
     elif args.report:
         print(report(read(args.out)))
     else:
