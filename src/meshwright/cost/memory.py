@@ -664,6 +664,8 @@ def kept_bytes(
         if entry.tensor.split_word_bytes is not None:
             degree = degree_of("*".join(entry.split.get(entry.dims[-1], ())), strategy)
             word = where(degree > 1, entry.tensor.split_word_bytes, word)
+        if entry.sent_over:
+            word = where(degree_of(entry.sent_over, strategy) > 1, word, 0.0)
         elements = local_elements(entry.tensor, entry.split, sizes, strategy)
         if "vocab" in entry.dims:
             elements = elements / logit_tiles
