@@ -721,10 +721,10 @@ def price_layers(
     """Return the price of each piece of the model, as :func:`each_piece` does."""
 
     def price(pieces: Sequence[PricedPiece], recompute: Recompute) -> LayerCost:
-        part = ("layer", id(network), plan_options, recompute, pieces[0].index)
+        part = ("layer", plan_options, recompute, pieces[0].index)
         streamed_bytes = problem.workload.optimizer.reduced_gradient_bytes_per_param
         inputs = (pieces[0].piece, uses_tatp and streamed_bytes, problem.inputs_of_layers)
-        return problem.once(part, inputs, lambda: priced(pieces, recompute))
+        return problem.once(part, inputs, lambda: priced(pieces, recompute), network)
 
     def priced(pieces: Sequence[PricedPiece], recompute: Recompute) -> LayerCost:
         blocks = pieces[0].blocks(recompute)

@@ -31,7 +31,7 @@ from meshwright.sharding.local_sizes import (
     saved_elements,
 )
 from meshwright.sharding.space import device_counts, legal_counts
-from meshwright.sharding.strategy import PlanOptions, StrategyColumns, Streamed
+from meshwright.sharding.strategy import DEGREES, PlanOptions, StrategyColumns, Streamed
 from meshwright.spec.calibration import Calibration, CalibrationOf
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.model import ExpertSpec, ModelSpec
@@ -79,6 +79,19 @@ class Shared:
 
     def __init__(self) -> None:
         self._known: dict[Hashable, list[tuple[object, Any]]] = {}
+        self._networks: dict[int, AxisNetwork] = {}
+
+    def network(
+        self, part: Hashable, inputs: object, make: Callable[[], AxisNetwork]
+    ) -> AxisNetwork:
+        """Return a network that stays, so that parts of prices can be known by it."""
+        network = self.once(part, inputs, make)
+        self._networks[id(network)] = network
+        return network
+
+    def holds(self, network: AxisNetwork) -> bool:
+        """Return whether a network stays: no later one has its identity."""
+        return id(network) in self._networks
 
     def once(self, part: Hashable, inputs: object, make: Callable[[], Value]) -> Value:
         """Return a part as it was made before from equal inputs, else made now."""
@@ -456,9 +469,28 @@ class Problem(ProblemOf[Training]):
         """Return the problem with parts of prices that those made from it share."""
         return replace(self, shared=Shared())
 
-    def once(self, part: Hashable, inputs: object, make: Callable[[], Value]) -> Value:
-        """Return a part of a price: made now, or shared with a problem of equal inputs."""
-        return make() if self.shared is None else self.shared.once(part, inputs, make)
+    def once(
+        self, part: Hashable, inputs: object, make: Callable[[], Value], network: AxisNetwork
+    ) -> Value:
+        """Return a part of a price on a network: made now, or shared with equal inputs.
+
+        Shared are parts on networks that problems share (:meth:`shared_network`).
+        """
+        if self.shared is None or not self.shared.holds(network):
+            return make()
+        return self.shared.once((part, id(network)), inputs, make)
+
+    def shared_network(self, axis_order: tuple[str, ...], strategy: StrategyColumns) -> AxisNetwork:
+        """Return the groups of columns of strategies, the same for problems that share parts."""
+
+        def make() -> AxisNetwork:
+            return self.network(axis_order, strategy)
+
+        if self.shared is None:
+            return make()
+        degrees = tuple(getattr(strategy, name).tobytes() for name in DEGREES)
+        inputs = (self.efficiencies, self.deduplicated_experts)
+        return self.shared.network(("network", axis_order, degrees), inputs, make)
 
     @cached_property
     def inputs_of_layers(self) -> tuple[object, ...]:

@@ -64,7 +64,6 @@ from meshwright.schedule.pipeline_schedules import Gathers
 from meshwright.sharding.local_sizes import degree_of
 from meshwright.sharding.strategy import (
     AXES,
-    DEGREES,
     PlanOptions,
     Strategy,
     StrategyColumns,
@@ -301,21 +300,16 @@ def price_columns(
         known.
     """
     if network is None:
-        degrees = tuple(getattr(strategy, name).tobytes() for name in DEGREES)
-        network = problem.once(
-            ("network", plan_options.axis_order, degrees),
-            (problem.efficiencies, problem.deduplicated_experts),
-            lambda: problem.network(plan_options.axis_order, strategy),
-        )
+        network = problem.shared_network(plan_options.axis_order, strategy)
     strategy = network.strategy
     if layers is None:
         tables = layer_prices(problem, plan_options, network, recomputes_of(plan_options))
         layers = prices_of(plan_options, tables)
     if links is None:
         links = problem.once(
-            ("links", id(network)),
+            "links",
             (problem.calibration.collective_launch_s, problem.workload.software.broadcasts_updates),
-            lambda: step_collectives(problem, network),
+            lambda: step_collectives(problem, network), network,
         )  # fmt: skip
     send_s = links.send.time_s(send_bytes(problem, plan_options, strategy), 1.0)
     price = pipeline_price(problem, plan_options, strategy, layers, send_s)
