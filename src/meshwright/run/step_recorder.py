@@ -90,8 +90,6 @@ class StepRecorder(Recorder):
         super().__init__(axis_of)
         self.vocab_sizes = frozenset(vocab_sizes)
         """Sizes of the vocabulary: whole, and on this rank."""
-        self.tables = frozenset(torch.Size([rows]) for rows in self.vocab_sizes)
-        """First sizes of the gradients of embedding and head."""
         self.flops: Counter[StepPart] = Counter()
         self.stated = StepPart.FORWARD
         """The phase outside of a backward pass."""
@@ -245,8 +243,6 @@ class StepRecorder(Recorder):
                         block.category = block.category or Category.GRADIENTS
                     elif tensor.ndim > 1 and tensor.shape[-1] in self.vocab_sizes:
                         block.category = block.category or Category.LOGITS
-                    elif self.phase is StepPart.BACKWARD and tensor.shape[:1] in self.tables:
-                        block.category = block.category or Category.GRADIENTS
         return result
 
     def _begin(self, *, is_task: bool) -> None:
