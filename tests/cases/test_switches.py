@@ -73,6 +73,6 @@ def test_a_workload_file_with_fused_loss_is_told_the_present_name(capsys, tmp_pa
     )  # fmt: skip
     words = ["estimate", "gpt2-medium", "--on", "8xH100", "--workload", str(path)]
     assert main(words) == 2
-    assert "software.fused_loss: unknown field (line 5) (did you mean loss?)" in (
+    assert "software.fused_loss: unknown field (line 5) (did you mean head_in_loss or loss?)" in (
         capsys.readouterr().err
     )

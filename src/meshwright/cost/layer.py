@@ -545,9 +545,9 @@ class PricedPiece:
 
     @cached_property
     def _held(self) -> list[tuple[Num, Num, Num, Num, Num]]:
-        """Return what each block holds on one device.
+        """Largest transient, its logits, and all logits of each block on one device [bytes].
 
-        Its largest transient, logits in it, and logits [bytes]; dense and expert parameters [1].
+        Then its dense and expert parameters [1].
         """
         rates, tiles = self.problem.rates, self.problem.logit_tiles
         gathers = not self.problem.workload.software.has_head_in_loss

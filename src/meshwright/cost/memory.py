@@ -552,7 +552,7 @@ class BesideTensors:
     margin_bytes: Num = 0.0
     """Left free [bytes]."""
     workspace_bytes: Num = 0.0
-    """Of libraries of matrix products, in the allocator [bytes]."""
+    """Workspace of libraries of matrix products, from the allocator [bytes]."""
 
     def buffers(self, state: StageState) -> Num:
         """Return the buffers of a device of a stage [bytes]."""

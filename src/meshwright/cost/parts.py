@@ -73,7 +73,7 @@ class MemoryPart(StrEnum):
     WEIGHTS = "weights_bytes"
     GRADIENTS = "gradients_bytes"
     STATES = "states_bytes"
-    """Of the optimizer."""
+    """States of the optimizer."""
     GATHERED = "gathered_bytes"
     """Whole layers that ZeRO-3, offload or a stream brings in for a while."""
     ACTIVATIONS = "activations_bytes"
@@ -83,7 +83,7 @@ class MemoryPart(StrEnum):
     TEMPORARY = "temporary_bytes"
     """Gradients of activations, a recomputed layer, buffers of messages, copies of an update."""
     WORKSPACE = "workspace_bytes"
-    """Of the libraries of matrix products, in the allocator."""
+    """Workspace of libraries of matrix products, from the allocator."""
     FRAGMENTATION = "fragmentation_bytes"
     """Memory the allocator holds beyond the tensors: remainders of blocks, too small for any
     tensor, and places of other streams."""

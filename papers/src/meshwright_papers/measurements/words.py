@@ -247,6 +247,9 @@ _LOSS_COMPILED_SINCE = "2025-04"
 _LOSS_IN_PARTS_SINCE = "2026-04"
 """Month since which torchtitan makes logits and loss in parts. Source: pytorch/torchtitan, pull
 request 2937."""
+_PROJECTIONS_FUSED_SINCE = "2026-06"
+"""Month since which torchtitan makes queries, keys and values by one product. Source: pytorch/
+torchtitan, pull request 3714."""
 
 
 def framework_of(row: StatedRow, hardware: HardwareFields) -> str | None:
@@ -385,6 +388,9 @@ def software_of(row: StatedRow, framework: str | None) -> tuple[SoftwareFields, 
     if framework == "torchtitan" and (row.date or "") < _LOSS_IN_PARTS_SINCE:
         why = f"whole until {_LOSS_IN_PARTS_SINCE}: pytorch/torchtitan, pull request 2937"
         found["logit_tiles"] = 1, why
+    if framework == "torchtitan" and (row.date or "") < _PROJECTIONS_FUSED_SINCE:
+        why = f"three products until {_PROJECTIONS_FUSED_SINCE}: pytorch/torchtitan, pull request 3714"
+        found["separate_projections"] = True, why
     known = {name: entry for name, entry in found.items()
              if name == "async_tp" or getattr(row.software, name) is None}  # fmt: skip
     software = row.software.model_copy(update={name: value for name, (value, _) in known.items()})
