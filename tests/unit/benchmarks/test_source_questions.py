@@ -262,6 +262,8 @@ def test_words_that_say_more_than_their_field_are_kept():
     assert row.reasons == {
         "hardware.chip": "H100 SXM 80GB", "recompute": "selective op",
         "software.logit_tiles": "whole until 2026-04: pytorch/torchtitan, pull request 2937",
+        "software.separate_projections":
+        "three products until 2026-06: pytorch/torchtitan, pull request 3714",
     }  # fmt: skip
 
 

@@ -169,6 +169,8 @@ class SoftwareFields(Fields):
     product."""
     logit_tiles: Count = None
     """Parts in which logits are made one after the other."""
+    separate_projections: Flag = None
+    """Whether queries, keys and values are three products."""
     drafts_tokens: Flag = None
     """Speculative decoding: a pass checks several drafted tokens."""
 

@@ -291,7 +291,7 @@ def software_of(row: Row, *, is_named: bool) -> dict[str, Any]:
     stated = row.software
     names = (
         "keeps_cast_inputs", "narrow_activation_inputs", "dropout", "deterministic",
-        "deferred_logit_gradients", "logit_tiles",
+        "deferred_logit_gradients", "logit_tiles", "separate_projections",
     )  # fmt: skip
     found = {name: getattr(stated, name) for name in names}
     if is_named:
