@@ -389,7 +389,8 @@ def software_of(row: StatedRow, framework: str | None) -> tuple[SoftwareFields, 
         why = f"whole until {_LOSS_IN_PARTS_SINCE}: pytorch/torchtitan, pull request 2937"
         found["logit_tiles"] = 1, why
     if framework == "torchtitan" and (row.date or "") < _PROJECTIONS_FUSED_SINCE:
-        why = f"three products until {_PROJECTIONS_FUSED_SINCE}: pytorch/torchtitan, pull request 3714"
+        since = _PROJECTIONS_FUSED_SINCE
+        why = f"three products until {since}: pytorch/torchtitan, pull request 3714"
         found["separate_projections"] = True, why
     known = {name: entry for name, entry in found.items()
              if name == "async_tp" or getattr(row.software, name) is None}  # fmt: skip
