@@ -103,6 +103,8 @@ class StageState:
     """Parameters of the token table of the other ranks of tp, where they split its words [1]."""
     sums_before_scatter: Num = 0.0
     """1 where gradients of several micro-batches are summed before they are scattered, else 0."""
+    sums_in_last_pass: Num = 0.0
+    """1 where whole gradients of several micro-batches wait for the last backward pass, else 0."""
     num_communicators: Num = 1.0
     """Axes of more than one device."""
     receive_buffer_bytes: Num = 0.0
@@ -235,7 +237,8 @@ def backward_moments(
 
     All activations are in flight, and all gradients have their place. Gradients that are sent
     together in one message are held twice. In a pipeline, ZeRO-3 that keeps gathered weights sums
-    whole gradients until the last micro-batch. Offloaded tensors leave ``GATHERED_LAYERS`` layers
+    whole gradients until the last micro-batch, as software does that sums them in its last pass.
+    Offloaded tensors leave ``GATHERED_LAYERS`` layers
     of themselves on the device, single tensors too. Of 1e9 parameters in 8 layers, gathered in 2
     bytes: 0.5 GB.
     """
@@ -244,6 +247,7 @@ def backward_moments(
     again = smaller(optimizer.bucket_params, whole) * (shards.dense > 1)
     if plan_options.keeps_gathered:
         again = again + whole * state.sums_before_scatter
+    again = again + whole * state.sums_in_last_pass
     gradients = rest.gradients
     if offload.has_gradients:
         gradients = whole * optimizer.gradient_bytes_per_param * at_work
@@ -293,6 +297,9 @@ def unit_moments(
       forward pass. Stages of several chunks gather all units first, b P, and copy the first one.
     * In a pipeline gradients are summed whole, c P, and reduced after the last pass, one unit at a
       time: c (P + E); weights that are gathered for a backward pass stay, b P.
+    * Without a pipeline whole sums may wait too, c P, beside the last backward pass; it reduces
+      each unit when that is done, and leaves k / N for c. Gradients of the type of the sums are
+      added one by one.
     * A loss that multiplies by the head part by part sums its gradient whole, c H, makes that of a
       part, b H, and reduces the sum before the layers go backward, (2 c + k / N) H, with its
       weights gathered, b H. In a pipeline the message stays until the next one.
@@ -324,10 +331,14 @@ def unit_moments(
     # What replicas sum stays until the end of a backward pass.
     are_replicas = shards.replicas > 1
     of_replicas = c * sharded_params(state, shards) / larger(whole, 1.0)
+    left_of_unit = where(are_replicas, of_replicas, each)
     message = c * (1.0 - piped)
+    waits = state.sums_in_last_pass
+    # Gradients of a unit beside sums: none where each is added as it is made.
+    of_unit = g * (1.0 - waits * (b == c))
     # What the loss reduces, and the gradients of a tied table that wait for the embedding.
     own = (head + tied) * head_in_loss
-    late = tied * (not head_in_loss)
+    late = tied * (not head_in_loss) * of_unit
     summed_whole = c * (whole + others - own) + each * own
     is_gpipe = plan_options.schedule is ScheduleKind.GPIPE
     # Layers of a chunk, through which a micro-batch goes backward without another one between.
@@ -347,6 +358,10 @@ def unit_moments(
         growth = where(piped > 0, grows * c, where(are_replicas, of_replicas, grows * each))
         # A shard that is added to the one of earlier micro-batches.
         added = (1.0 - grows) * (1.0 - piped) * each * (1.0 - 1.0 * are_replicas)
+        # Whole sums: a unit is reduced from them, and its shard takes their place.
+        is_whole = waits * (1.0 - grows)
+        growth = where(is_whole > 0, left_of_unit - c, growth)
+        added = where(is_whole > 0, c - g, added)
 
         # Activations: all, without one layer, and without the layers of a chunk.
         layer_bytes = on_device * state.kept_bytes / n
@@ -363,15 +378,16 @@ def unit_moments(
 
         def idle(done: Num, sent: Num) -> Num:
             """Return the places of shards to come and of messages that are not ``sent``."""
-            shards_to_come = shard - where(piped > 0, each * own, summed + growth * done)
+            come = where(is_whole > 0, left_of_unit * done, summed + growth * done)
+            shards_to_come = shard - where(piped > 0, each * own, come)
             return larger(shards_to_come, 0.0) + messages - sent * (1.0 - piped)
 
         def of_layer(kept: Num, before: Num, done: Num, gathered: Num) -> Iterator[Moment]:
-            gradients = message * before + summed + growth * done + g * late + reduced + held
+            gradients = message * before + summed + growth * done + late + reduced + held
             gathered, unused = gathered + table, idle(done, b * layer)
             yield Moment(gradients, gathered, kept, waiting, work, unused)
             less = kept - layer_bytes
-            yield Moment(gradients + g * layer, gathered, less, waiting, entry, unused)
+            yield Moment(gradients + of_unit * layer, gathered, less, waiting, entry, unused)
 
         # The forward pass: the message of a unit is there until the next one is whole.
         behind = smaller(behind_chunk + chunk * layer_bytes, full) - layer_bytes
@@ -415,7 +431,7 @@ def unit_moments(
         if not to_end:
             return
         # The reduction of the gradients of the head.
-        ends = (g + message + added + growth) * of_end + summed + g * late + reduced + held
+        ends = (g + message + added + growth) * of_end + summed + late + reduced + held
         gathered = (left(head) if keeps else b * layer) + table
         yield Moment(ends, gathered, full, waiting, idle=idle(head, 0.0))
         # The layer before the last one, the one behind the first one, and the first one.
@@ -436,7 +452,7 @@ def unit_moments(
         yield from of_layer(of_first, behind_one, whole - embedding - layer, first)
         # The embedding: the gradient of its table, and the reduction of it.
         made = where(piped > 0, g * (embedding + others), g * (2.0 * embedding + others))
-        made = where(others > 0, made, g * (embedding + tied + late))
+        made = where(others > 0, made, g * (embedding + tied) + late)
         before = message * layer + summed + growth * (whole - embedding) + reduced + held
         made = made + before
         last = where(piped > 0, everything, b * embedding)
@@ -447,7 +463,7 @@ def unit_moments(
         yield Moment(ends, last * piped, behind_chunk, waiting)
 
     later = state.later_micro_batches > 0
-    total = where(piped > 0, summed_whole, shard) * later
+    total = where(piped + waits > 0, summed_whole, shard) * later
     # The first unit is reduced first, with all others whole beside it.
     unit = where(is_first, embedding, layer)
     end = Moment(
@@ -455,6 +471,12 @@ def unit_moments(
         gathered=piped * b * (whole - unit),
         idle=piped * (shard - each * unit + messages),
     )
+    # A backward pass before the last one adds to whole sums; the first one makes them.
+    earlier = c * (whole - embedding * (state.later_micro_batches == 1.0))
+    summing = Moment(
+        gradients=waits * (earlier + g * embedding), gathered=waits * b * embedding,
+        idle=waits * (shard + messages),
+    )  # fmt: skip
     copies = 4.0 * update_copies * sharded_params(state, shards) * (not offload.has_optimizer)
     update = Moment(gradients=shard, temporary=copies, idle=messages)
     in_flight = where(later, state.in_flight_later, state.in_flight)
@@ -465,6 +487,7 @@ def unit_moments(
     return (
         *after,
         *passes(state.in_flight, 0.0 * total, 1.0, to_end=is_gpipe),
+        summing,
         end,
         update,
     )

@@ -636,6 +636,7 @@ def _stage_state(
     )
     tied = _shared_table_params(problem, plan_options, strategy) * (position == "first")
     embedding = unit_params[-2] * counts[-2]
+    waits = software.sums_in_last_pass and plan_options.zero_stage == 3
     return StageState(
         **_orthogonal_work(problem, plan_options, strategy, num_layers),
         dense_params=params,
@@ -662,6 +663,7 @@ def _stage_state(
         others_table_params=embedding * (strategy.tp - 1.0) * software.whole_table_gradients,
         num_layers=num_layers,
         sums_before_scatter=(strategy.pp > 1) * 1.0,
+        sums_in_last_pass=(strategy.pp == 1) * (num_micro_batches > 1) * (1.0 * waits),
         num_communicators=num_communicators(strategy),
         receive_buffer_bytes=buffers,
     )

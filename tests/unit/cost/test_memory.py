@@ -336,6 +336,53 @@ def test_units_of_full_sharding_are_whole_one_after_the_other():
     assert moments()[-1] == (0, 4 * 300 / 10, 4 * 300 / 10, 0)  # the update: one FP32 copy
 
 
+def test_whole_gradients_of_several_micro_batches_wait_for_the_last_pass():
+    """Sums of 4 x 300 beside the last backward pass; a shard of 4 / 10 is left of each 4."""
+    state = replace(UNIT_STATE, later_micro_batches=2.0, sums_in_last_pass=1.0)
+    _, layer, *_, loss, _, product, last, last_end, head = moments(state)[:11]
+    # The forward pass of another micro-batch goes beside the sums.
+    assert layer == (0, 0, 1200, 2 * 50 + 2 * 2 * 100)
+    assert loss == (400, 90, 1200, 0)
+    assert product == (400, 20, 1200 + 2 * 50, 2 * (50 + 100))
+    # The head is reduced: 50 sums become a shard, and their message travels.
+    assert last == (400, 30, 1200 - 4 * 50 + 20 + 4 * 50, 400)
+    assert last_end == (200, 10, last[2] + 2 * 100, 400)
+    # Sums go into a message, and a shard comes beside it.
+    assert head == (400, 0, 1200 + 4 * 50 + 20, 2 * 100)
+    made, embedding = moments(state)[18:20]
+    assert made == (0, 0, 4 * 50 + 2 * 50 + 4 * 100 + 4 * 250 / 10, 2 * 50)
+    assert embedding == (0, 0, (4 + 4) * 50 + 4 * 300 / 10, 0)
+    # Another pass adds to all sums; the first pass makes that of the embedding.
+    assert moments(state)[-3] == (0, 0, 1200 + 2 * 50, 2 * 50)
+    two = moments(replace(state, later_micro_batches=1.0))
+    assert two[-3] == (0, 0, 1200 - 4 * 50 + 2 * 50, 2 * 50)
+    assert two[:20] == moments(state)[:20]
+
+
+def test_gradients_of_the_type_of_their_sums_are_added_one_by_one():
+    """In 2 bytes both: no gradients of the last layer stand beside 2 x 300 of sums."""
+    narrow = FSDP.model_copy(update={"reduced_gradient_bytes_per_param": 2.0})
+    assert narrow.reduced_gradient_bytes_per_param == narrow.gathered_weight_bytes_per_param == 2
+    state = replace(UNIT_STATE, later_micro_batches=2.0, sums_in_last_pass=1.0)
+    found = stage_moments(state, TEN, PlanOptions(zero_stage=3), narrow, UNITS)[1]
+    assert found[9].gradients == found[8].gradients == 2 * 300 + 20
+
+
+def test_sums_that_wait_have_their_shards_to_come():
+    """120 shards to come before the last pass, 100 behind the head; a column serves."""
+    waits = np.array([0.0, 1.0])
+    state = replace(UNIT_STATE, later_micro_batches=2.0, sums_in_last_pass=waits)
+    found = stage_moments(state, TEN, PlanOptions(zero_stage=3), FSDP, UNITS)[1]
+    assert list(found[5].gradients) == [120, 1200]
+    assert list(found[5].idle) == [300, 120 + 300]
+    assert list(found[8].idle) == [300 - 200, 120 - 20 + 300 - 200]
+
+
+def test_layers_that_are_not_units_have_whole_sums_too():
+    sums = held(replace(STATE, sums_in_last_pass=1.0), PlanOptions(zero_stage=3))
+    assert sums[MemoryPart.GRADIENTS] == 4 * SHARD + 4.0 * 960
+
+
 def test_later_micro_batches_go_backward_beside_the_gradients_of_earlier_ones():
     later = moments(replace(UNIT_STATE, later_micro_batches=2.0))
     assert later[5] == (400, 90, 120, 0)
