@@ -152,16 +152,22 @@ def test_accelerate_sends_what_is_derived_and_keeps_its_head(model):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_accelerate_sums_gradients_after_the_last_micro_batch(model):
-    plan = mw.fit(model, on="8xH100", framework="accelerate", dp=8, zero=3, mbs=1, seq=128,
-                  global_batch=24, recompute="full")  # fmt: skip
+@pytest.mark.parametrize("waits", [False, True])
+def test_accelerate_accumulates_gradients_as_priced(model, waits):
+    stated = {"software": {"sums_in_last_pass": True}} if waits else {}
+    plan = mw.estimate(model, on="8xH100", framework="accelerate", dp=8, zero=3, mbs=1, seq=128,
+                       global_batch=24, recompute="full", **stated)  # fmt: skip
     found = dry_run(plan)
     moved = {(m.kind, m.axis, m.phase): m for m in found.stages[0].sent}
     count = plan.model.num_layers * (256 * 256 * 2 + 2 * 128 * 256 + 3 * 256 * 512 + 512)
     count += 2 * 1024 * 256 + 256
-    # In BF16, whole: each micro-batch adds to gradients of all weights.
-    assert moved["reduce_scatter", "dp_shard", "backward"].sent_bytes == 2 * count
-    assert held_of(found)["gradients"].most_bytes > 2 * count
+    scattered = moved["reduce_scatter", "dp_shard", "backward"]
+    # In BF16: after each of three micro-batches, as exported, or whole once.
+    assert scattered.sent_bytes == 2 * count * (1 if waits else 3)
+    assert scattered.is_equal
+    gradients = held_of(found)["gradients"]
+    assert (gradients.most_bytes > 2 * count) is waits
+    assert (gradients.predicted_most_bytes > 2 * count) is waits
 
 
 @pytest.mark.filterwarnings("ignore")

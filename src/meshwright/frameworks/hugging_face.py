@@ -7,9 +7,10 @@ Source: transformers 5.23, ``TrainingArguments`` and ``examples/pytorch/language
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
-from meshwright.frameworks.launch import words_of
+from meshwright.frameworks.launch import micro_batches, words_of
 from meshwright.frameworks.table import Value, Words, dashed, load_table
 from meshwright.spec.workload import Adapters
 from meshwright.train.answer import Plan
@@ -24,6 +25,10 @@ LATENT_MODULES = {"q": "q_proj q_a_proj q_b_proj", "k": "kv_a_proj_with_mqa", "v
 """Products with adapters in models with latent attention."""
 USUAL = Adapters(rank=16, targets=("q", "k", "v", "o", "gate", "up", "down"))
 """Adapters of a plan that states none: the usual rank of TRL, on all products."""
+EACH_BATCH = "sync_each_batch"
+"""Field of ``GradientAccumulationPlugin`` of accelerate: gradients are summed over ranks after each
+micro-batch. Otherwise whole ones are kept until the last one (``Trainer``, ``no_sync``)."""
+ACCUMULATION = {"gradient_accumulation_kwargs": {EACH_BATCH: True}}
 STORED = {
     "bitsandbytes nf4": ("has_4_bits",),
     "bitsandbytes nf4 with narrow scales": ("has_4_bits", "has_narrow_scales"),
@@ -43,6 +48,13 @@ def modules_of(plan: Plan, adapters: Adapters) -> list[str]:
     is_latent = any(attention.kind == "mla" for attention in plan.model.attentions)
     names = MODULES | LATENT_MODULES if is_latent else MODULES
     return [name for target in adapters.targets for name in names[target].split()]
+
+
+def accumulates_shards(plan: Plan) -> bool:
+    """Return whether FSDP2 of accelerate has to be told to sum gradients after each micro-batch."""
+    software, several = plan.workload.software, micro_batches(plan) > 1
+    is_sharded = software.shards_by_unit and plan.best.plan_options.zero_stage >= 2
+    return is_sharded and several and not software.sums_in_last_pass
 
 
 def program_of(plan: Plan) -> str:
@@ -79,6 +91,8 @@ def trainer_options(plan: Plan, *, recomputes: bool) -> Iterator[Words]:
     words |= {name: "true" for name in ("tf32", "bf16", "fp16") if work.precision.matmul == name}
     words["compiled"] = "true" if work.software.compiled else None
     words["recomputes"] = "true" if recomputes else None if adapters is None else "false"
+    if accumulates_shards(plan):
+        words["accelerator"] = json.dumps(ACCUMULATION)
     if adapters is None:
         words |= {"trains_weights": True, "tokens_of_block": work.sequence_length}
     else:

@@ -15,7 +15,12 @@ import yaml
 
 from meshwright.base.errors import Fault
 from meshwright.frameworks.framework import framework
-from meshwright.frameworks.hugging_face import adapters_of, modules_of
+from meshwright.frameworks.hugging_face import (
+    ACCUMULATION,
+    accumulates_shards,
+    adapters_of,
+    modules_of,
+)
 from meshwright.frameworks.launch import degrees, header, micro_batches, on_one_line, plan_launch
 from meshwright.frameworks.programs.transformers import (
     AT,
@@ -158,6 +163,8 @@ def _settings(plan: Plan) -> Iterator[tuple[str, object]]:
         yield "dp_shard_size", sizes["dp_shard"]
         yield "dp_replicate_size", sizes["dp_replicate"]
         yield "fsdp_version", 2
+        if accumulates_shards(plan):
+            yield "accelerator_config", ACCUMULATION
         yield (
             "fsdp_config",
             {

@@ -14,6 +14,7 @@ import json
 from pathlib import Path
 
 from meshwright.frameworks.framework import LaunchFiles, framework
+from meshwright.frameworks.hugging_face import EACH_BATCH
 from meshwright.frameworks.reading.adapters import adapter_options
 from meshwright.frameworks.reading.given import Given, Options, Statement, of_tree
 from meshwright.frameworks.reading.job import JobContext
@@ -53,6 +54,9 @@ def read_gathered(given: Given, setting: JobContext) -> tuple[str, Options]:
     options = _engine(given, setting, stated)
     framework = options.pop("framework")
     options |= _types(given, setting, stated, options)
+    each = given.flag(f"accelerator_config.gradient_accumulation_kwargs.{EACH_BATCH}")
+    if framework == "accelerate" and options["zero_stage"] == "3" and not each:
+        options["software"]["sums_in_last_pass"] = True
     options |= _batch(given, setting, stated, options)
     options["optimizer"] = _optimizer(given, framework)
     options["weights"] = _stored_weights(given, options["optimizer"] == "adapters")
@@ -119,10 +123,11 @@ def gather(given: Given, setting: JobContext) -> None:
             other = of_tree(tree, found)
             other.put_under("ds")
             given.add(other)
-    if isinstance(path := given.peek("fsdp_config"), str):
-        given.text("fsdp_config")
-        tree = json.loads(path) if path.startswith("{") else setting.config_files(path)
-        given.add(of_tree({"fsdp_config": tree}, path))
+    for name in ("fsdp_config", "accelerator_config"):
+        if isinstance(path := given.peek(name), str):
+            given.text(name)
+            tree = json.loads(path) if path.startswith("{") else setting.config_files(path)
+            given.add(of_tree({name: tree}, path))
 
 
 def _engine(given: Given, setting: JobContext, stated: Options) -> Options:

@@ -2,7 +2,7 @@
 
 The files of ``export accelerate`` go through accelerate's own launcher; what that launcher sets is
 the environment of the rank. A pass is that of the Trainer: gradients are summed after the last
-micro-batch, and the loss makes all logits in FP32.
+micro-batch, or after each where the files say so, and the loss makes all logits in FP32.
 
 Source: accelerate 1.15 (2026-11), ``commands/launch.py``, ``state.py``, ``utils/fsdp_utils.py``;
 transformers 5.23 (2026-11), ``trainer.py``, ``loss/loss_utils.py``.
@@ -10,9 +10,11 @@ transformers 5.23 (2026-11), ``trainer.py``, ``loss/loss_utils.py``.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
@@ -22,11 +24,22 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from meshwright.catalog.config_json import config_of
+from meshwright.frameworks.hugging_face import EACH_BATCH
+from meshwright.frameworks.launch import micro_batches
 from meshwright.frameworks.registry import export
 from meshwright.run.dry.fakes import DEVICE, Replicated
 from meshwright.run.dry.launched import words_behind
 from meshwright.run.dry.program import RankProgram
 from meshwright.run.step_recorder import StepRecorder
+
+
+def _accumulation(words: list[str]) -> dict[str, Any]:
+    """Return what options of the Trainer state about the accumulation of gradients."""
+    from transformers.trainer_pt_utils import AcceleratorConfig
+
+    stated = [after for word, after in pairwise(words) if word == "--accelerator_config"]
+    config = AcceleratorConfig(**json.loads(stated[0] if stated else "{}"))
+    return dict(config.gradient_accumulation_kwargs or {})
 
 
 class AccelerateProgram(RankProgram):
@@ -37,8 +50,8 @@ class AccelerateProgram(RankProgram):
 
     @property
     def sums_last(self) -> bool:
-        """True: accelerate defers the sums of gradients to the last micro-batch."""
-        return True
+        """Whether gradients are summed after the last micro-batch alone, as the Trainer decides."""
+        return not self.accelerator.gradient_state.plugin_kwargs.get(EACH_BATCH, False)
 
     @contextmanager
     def surroundings(self) -> Iterator[None]:
@@ -73,6 +86,7 @@ class AccelerateProgram(RankProgram):
             words = words_behind(script, "launch")
             words = [word.replace(config.name, str(config)) for word in words]
             args = _validate_launch_command(launch_command_parser().parse_args(words))[0]
+            self.accumulation = _accumulation(args.training_script_args)
             local = {"RANK": self.rank, "WORLD_SIZE": self.world_size, "LOCAL_RANK": 0}
             return prepare_multi_gpu_env(args) | {
                 "ACCELERATE_TORCH_DEVICE": DEVICE, "FSDP_CPU_RAM_EFFICIENT_LOADING": "false",
@@ -81,9 +95,11 @@ class AccelerateProgram(RankProgram):
 
     def _groups(self, mesh: DeviceMesh) -> dict[str, DeviceMesh]:
         from accelerate import Accelerator
+        from accelerate.utils import GradientAccumulationPlugin
 
         groups = super()._groups(mesh)
-        self.accelerator = Accelerator(device_placement=False)
+        plugin = GradientAccumulationPlugin(num_steps=micro_batches(self.plan), **self.accumulation)
+        self.accelerator = Accelerator(device_placement=False, gradient_accumulation_plugin=plugin)
         own = self.accelerator.torch_device_mesh
         if own is None:
             whole = groups["gradients"].get_group().group_name

@@ -114,7 +114,8 @@ READ = {
     "accelerate_command.slurm": (32, "accelerate", {
         "model": "mistral-7b", "global_batch": 128, "seq": 8192, "recompute": "full"}),
     "accelerate_sft.sh": (16, "accelerate", {
-        "model": "qwen3-8b", "global_batch": 256, "software": {"loss": "linear"}}),
+        "model": "qwen3-8b", "global_batch": 256,
+        "software": {"loss": "linear", "sums_in_last_pass": True}}),
     "accelerate_deepspeed.yaml": (8, "deepspeed", {
         "zero_stage": "3", "offload": "state", "precision": "bf16"}),
     "accelerate_launch.slurm": (16, "accelerate", {
