@@ -229,8 +229,8 @@ def sums_replicas_each_pass(plan_options: PlanOptions, software: SoftwareStack) 
     Source: PyTorch 2.13 ``distributed/fsdp/_fully_shard/_fsdp_collectives.py``,
     ``foreach_reduce`` (``partial_reduce_output``).
     """
-    by_pass = software.shards_by_unit and not software.sums_in_last_pass
-    return software.sums_replicas_each_pass or (by_pass and plan_options.offload.has_weights)
+    on_host = software.shards_by_unit and plan_options.offload.has_weights
+    return (software.sums_replicas_each_pass or on_host) and not software.sums_in_last_pass
 
 
 def sync_counts(

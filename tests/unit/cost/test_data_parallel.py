@@ -233,6 +233,8 @@ def test_replicas_that_sum_in_each_pass_sum_m_times():
     shard_s = 4 * PARAMS / DEVICES
     assert often - once == pytest.approx((MICRO_BATCHES - 1) * shard_s)
     assert counts(plan_options, software).replica_sums == MICRO_BATCHES
+    last = software.model_copy(update={"sums_in_last_pass": True})
+    assert counts(plan_options, last).replica_sums == counts(plan_options, last).scatters == 1
 
 
 def test_dense_and_expert_gradients_spend_one_window():
