@@ -336,13 +336,13 @@ class SoftwareStack(Declaration):
     summed whole before.
 
     Source: ``no_sync`` of Accelerate 1.15, which transformers 5.23 ``trainer.py`` enters for all
-    micro-batches but the last.
+    micro-batches but the last, unless ``sync_each_batch`` is set.
     """
     sums_replicas_each_pass: bool = False
     """Replicas of a shard sum its gradients in each micro-batch, not once a step.
 
     Source: FSDP2 of PyTorch 2.13 without ``set_requires_all_reduce``: torchtitan 0.3.0
-    ``trainer.py``.
+    ``trainer.py``; Accelerate 1.15 with ``sync_each_batch``.
     """
     dropout: bool = False
     deterministic: bool = False
