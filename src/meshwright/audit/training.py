@@ -238,7 +238,8 @@ class TrainingFacts(ModelFacts):
         if stage == 3:
             is_dropped = bool(self.choices["reshard_after_forward"])
             gathers = 2.0 * many if is_dropped else 1.0
-            scatters = many if is_dropped else 1.0
+            is_once = not is_dropped or self.workload.software.sums_in_last_pass
+            scatters = 1.0 if is_once else many
         outer = self.summed_bytes(gradients / self.degree(*shards), replicas)
         return gather.times(gathers) + scatter.times(scatters) + outer
 

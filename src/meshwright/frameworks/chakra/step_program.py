@@ -267,7 +267,9 @@ class _RankWriter:
     def _sum_gradients(self, label: str, index: int, *, is_last: bool) -> None:
         """Write down the sums over data axes: after each backward pass, or after the last one."""
         _, scatters, sums = self.state.exchanges[index]
-        if self.zero_stage >= 2 or (self.zero_stage == 1 and is_last):
+        software = self.program.problem.workload.software
+        waits = self.zero_stage == 1 or (self.zero_stage == 3 and software.sums_in_last_pass)
+        if self.zero_stage and (is_last or not waits):
             self._exchange(label, scatters, holds_up=False)
         if is_last:
             self._exchange(label, sums, holds_up=False)
