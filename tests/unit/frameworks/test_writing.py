@@ -118,3 +118,11 @@ def test_command_refuses_with_faults_as_data(make_plan, tmp_path, capsys):
         0
     ].items()
     assert [entry.name for entry in tmp_path.iterdir()] == ["plan.json"]
+
+
+@pytest.mark.parametrize(("tp", "zero", "is_told"), [(2, 0, True), (2, 3, False), (1, 0, False)])
+def test_the_mesh_says_that_replicas_hide_split_parameters(make_plan, tp, zero, is_told):
+    plan = make_plan({"tp": tp, "dp_shard": 2}, {"zero_stage": zero})
+    text = rendered(plan, "torch")["device_mesh.py"]
+    assert ("# tp: list model.parameters() before the first pass" in text) is is_told
+    assert ('device_mesh=groups["gradients"]' in text) is (zero < 2)  # takes local parts of weights

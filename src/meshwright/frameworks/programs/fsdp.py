@@ -105,6 +105,9 @@ def _notes(plan: Plan) -> Iterable[str]:
     if degrees(plan)["tp"] > 1:
         split = "with" if plan.best.plan_options.sequence_parallel else "without"
         yield f"tp: parallelize_module(block, groups['tp'], ...), {split} SequenceParallel norms"
+        if plan.best.plan_options.zero_stage < 2:
+            # PyTorch 2.13, torch/distributed/tensor/parallel/ddp.py, _reconstruct_dtensor
+            yield "tp: list model.parameters() before the first pass; DDP then hides them"
 
 
 def _parts(plan: Plan) -> Iterator[str]:

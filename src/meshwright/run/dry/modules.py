@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
@@ -21,6 +21,7 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
     parallelize_module,
 )
+from torch.distributed.tensor.parallel.style import ParallelStyle
 from torch.nn import functional
 
 from meshwright.run.model import Chunk, Joint
@@ -76,14 +77,31 @@ def units_of(chunk: Chunk) -> list[list[nn.Module]]:
     return [*([first] if first else []), *layers, *([last] if last else [])]
 
 
+class WholeNorm(ParallelStyle):
+    """A norm that each rank of tp computes whole: its weight is a DTensor, as all others are.
+
+    AdamW updates all weights in one call, which takes no DTensors beside other tensors.
+    """
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        def taken(_: nn.Module, inputs: tuple[Tensor, ...], mesh: DeviceMesh) -> DTensor:
+            return DTensor.from_local(inputs[0], mesh, [Replicate()], run_check=False)
+
+        def given(_: nn.Module, made: DTensor, mesh: DeviceMesh) -> Tensor:
+            return made.to_local()
+
+        return distribute_module(module, device_mesh, None, taken, given)
+
+
 def split_tensors(chunk: Chunk, mesh: DeviceMesh, *, sequence_parallel: bool) -> None:
     """Split the modules of a chunk over tp, with the styles of PyTorch."""
     stream: Any = Shard(1) if sequence_parallel else Replicate()
+    norms = SequenceParallel() if sequence_parallel else WholeNorm()
     ends: dict[str, Any] = {}
     if chunk.embedding is not None:
         ends["embedding"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=stream)
-    if chunk.norm is not None and sequence_parallel:
-        ends["norm"] = SequenceParallel()
+    if chunk.norm is not None:
+        ends["norm"] = norms
     if chunk.logits is not None:
         ends["logits"] = ColwiseParallel(input_layouts=stream, output_layouts=Shard(-1))
     parallelize_module(chunk, mesh, ends, src_data_rank=None)
@@ -100,7 +118,6 @@ def split_tensors(chunk: Chunk, mesh: DeviceMesh, *, sequence_parallel: bool) ->
                 input_layouts=(stream, None), desired_input_layouts=(whole, None)
             ),
             "network": PrepareModuleInput(input_layouts=stream, desired_input_layouts=whole),
+            **{f"norms.{at}": norms for at in range(len(layer.norms))},
         }
-        if sequence_parallel:
-            split |= {f"norms.{at}": SequenceParallel() for at in range(len(layer.norms))}
         parallelize_module(layer, mesh, split, src_data_rank=None)

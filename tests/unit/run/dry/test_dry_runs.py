@@ -253,7 +253,7 @@ def test_a_framework_that_is_not_installed_is_named_with_what_installs_it(
     plan = mw.fit("llama3-8b", on="8xH100", framework=framework, dp=8, mbs=1, seq=1024,
                   global_batch=8)  # fmt: skip
     monkeypatch.setitem(dry_run.__globals__, "version_of", lambda package: None)
-    with pytest.raises(UnsupportedError, match=rf"{needed}; install (.|\n)*pip install"):
+    with pytest.raises(UnsupportedError, match=rf"{needed}; (.|\n)*pip install"):
         dry_run(plan)
 
 
@@ -315,3 +315,21 @@ def test_seventy_billion_parameters_on_sixty_four_ranks():
 def _weights(plan):
     with torch.device("meta"):
         return list(Chunk(plan.model, range(plan.model.num_layers)).parameters())
+
+
+@pytest.mark.parametrize("pp", [1, 2])
+def test_tensors_split_over_tp_alone_are_updated_together(pp):
+    # Norms are DTensors as split weights are; AdamW multiplies all in one call.
+    found = ran(4, tp=2, pp=pp, dp=1, zero=0, sp="off", global_batch=pp)
+    for stage in found.stages:
+        weights = next(part for part in stage.held if part.category == "weights")
+        assert weights.most_bytes == weights.predicted_bytes > 0.0
+        assert not [one for one in stage.sent if one.phase == "optimizer"]
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_replicas_over_cp_beside_tp_are_refused_as_those_over_dp(zero):
+    plan = planned(4, tp=2, pp=2, cp=2, dp=1, zero=zero, schedule="gpipe", global_batch=2)
+    with pytest.raises(UnsupportedError, match=f"{zero} replicates weights, which with tp"):
+        dry_run(plan)
+    assert dry_run(planned(4, tp=2, pp=2, cp=2, dp=1, zero=2, global_batch=2)).stages
