@@ -419,10 +419,10 @@ def timeline(
     return chart(
         data=columns(row=rows, start=starts, end=ends, kind=kinds, label=labels),
         height={"step": ROW},
+        params=[{"name": "zoom", "select": {"type": "interval", "encodings": ["x"]},
+                 "bind": "scales", "views": ["tasks"]}],
         layer=[
-            {"mark": {"type": "bar", "clip": True},
-             "params": [{"name": "zoom", "select": {"type": "interval", "encodings": ["x"]},
-                         "bind": "scales"}],
+            {"name": "tasks", "mark": {"type": "bar", "clip": True},
              "encoding": base | {
                  "x": axis("start", x_title, scale={"nice": False, "zero": False},
                            axis=_numbers(ends, max(ends))),
