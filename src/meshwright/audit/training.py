@@ -233,12 +233,13 @@ class TrainingFacts(ModelFacts):
         shards, replicas = ("dp_shard", "cp"), ("dp_replicate",)
         scatter = self.gathered_bytes(gradients * least_sum_share(self.system), shards)
         gather = self.gathered_bytes(weights, shards)
-        many = float(self.num_micro_batches)
-        gathers, scatters = 1.0, many if stage >= 2 else 1.0
+        many, software = float(self.num_micro_batches), self.workload.software
+        is_whole = software.whole_in_pipelines and self.degrees["pp"] > 1
+        gathers, scatters = 1.0, many if stage >= 2 and not is_whole else 1.0
         if stage == 3:
             is_dropped = bool(self.choices["reshard_after_forward"])
-            gathers = 2.0 * many if is_dropped else 1.0
-            is_once = not is_dropped or self.workload.software.sums_in_last_pass
+            gathers = (1.0 if is_whole else 2.0) * many if is_dropped else 1.0
+            is_once = is_whole or not is_dropped or software.sums_in_last_pass
             scatters = 1.0 if is_once else many
         outer = self.summed_bytes(gradients / self.degree(*shards), replicas)
         return gather.times(gathers) + scatter.times(scatters) + outer

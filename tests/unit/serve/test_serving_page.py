@@ -27,7 +27,8 @@ def test_charts_hold_the_numbers_of_the_answer(found) -> None:
     assert sum(row["amount"] for row in memory) * 2**30 == pytest.approx(price.memory_bytes)
     front = shown["Throughput against latency"]
     points = {(row["x"], row["y"]) for row in values_of(front)}
-    assert (1e3 * price.latency_s, price.tokens_per_s_per_device) in points
+    best = pytest.approx((1e3 * price.latency_s, price.tokens_per_s_per_device))
+    assert sum(point == best for point in points) == 1
     assert len(points) in (len(found.front.plans), len(found.front.plans) + 1)
     lines = [layer["encoding"]["x"]["datum"] for layer in front.spec["layer"] if "data" in layer]
     assert lines == [30.0]

@@ -268,7 +268,9 @@ class _RankWriter:
         """Write down the sums over data axes: after each backward pass, or after the last one."""
         _, scatters, sums = self.state.exchanges[index]
         software = self.program.problem.workload.software
-        waits = self.zero_stage == 1 or (self.zero_stage == 3 and software.sums_in_last_pass)
+        is_whole = software.whole_in_pipelines and len(self.pipeline) > 1
+        sums_last = self.zero_stage == 3 and software.sums_in_last_pass
+        waits = self.zero_stage == 1 or sums_last or is_whole
         if self.zero_stage and (is_last or not waits):
             self._exchange(label, scatters, holds_up=False)
         if is_last:

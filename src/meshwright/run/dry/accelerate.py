@@ -34,7 +34,7 @@ from meshwright.run.step_recorder import StepRecorder
 
 
 def _accumulation(words: list[str]) -> dict[str, Any]:
-    """Return what options of the Trainer state about the accumulation of gradients."""
+    """Return the accumulation of gradients that options of the Trainer state."""
     from transformers.trainer_pt_utils import AcceleratorConfig
 
     stated = [after for word, after in pairwise(words) if word == "--accelerator_config"]
