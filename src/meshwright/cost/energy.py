@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 
 from meshwright.base.arrays import Mask, Num, larger, positive_part, where
 from meshwright.collectives.registry import least_sent_bytes
@@ -159,12 +160,16 @@ def least_link_j(
     Over the links of its layers and stages, and over the data-parallel axes.
     """
     work, m = mean_work(price), price.num_micro_batches
-    optimizer = problem.workload.optimizer
+    of = partial(
+        synced_bytes, num_micro_batches=m, plan_options=plan_options,
+        optimizer=problem.workload.optimizer,
+        sums_in_last_pass=problem.workload.software.sums_in_last_pass,
+    )  # fmt: skip
     shards, replicas = strategy.dp_shard * strategy.cp, strategy.dp_replicate
-    sent = synced_bytes(work.dense_params, shards, replicas, m, plan_options, optimizer)
+    sent = of(work.dense_params, shards, replicas)
     if problem.num_experts:
         shards, replicas = (degree_of(f"edp_{name}", strategy) for name in ("shard", "replicate"))
-        sent = sent + synced_bytes(work.expert_params, shards, replicas, m, plan_options, optimizer)
+        sent = sent + of(work.expert_params, shards, replicas)
     return link_energy_j(problem.system, work.link_traffic_bytes + sent)
 
 
@@ -251,7 +256,7 @@ def mean_work(price: PipelinePrice) -> MeanWork:
 
 def synced_bytes(
     params: Num, shards: Num, replicas: Num, num_micro_batches: Num, plan_options: PlanOptions,
-    optimizer: OptimizerPreset,
+    optimizer: OptimizerPreset, *, sums_in_last_pass: bool = False,
 ) -> Num:  # fmt: skip
     """Return the least bytes a rank sends to synchronise parameters in a step [bytes].
 
@@ -263,6 +268,8 @@ def synced_bytes(
         Parameters on one rank, before they are sharded [1].
     shards, replicas
         Ranks that share one copy of the state, and copies [1].
+    sums_in_last_pass
+        Whether ZeRO 3 scatters gradients once.
     """
     gradient_bytes = params * optimizer.reduced_gradient_bytes_per_param
     stage = plan_options.zero_stage
@@ -274,7 +281,8 @@ def synced_bytes(
     scattered = least_sent_bytes(CollectiveKind.REDUCE_SCATTER, gradient_bytes, shards)
     gathered = least_sent_bytes(CollectiveKind.ALL_GATHER, weight_bytes, shards)
     summed = least_sent_bytes(CollectiveKind.ALL_REDUCE, gradient_bytes / shards, replicas)
-    num_scatters = num_micro_batches if stage >= 2 else 1.0
+    is_once = stage == 3 and sums_in_last_pass
+    num_scatters = num_micro_batches if stage >= 2 and not is_once else 1.0
     num_gathers = (
         num_micro_batches * (1.0 + plan_options.reshard_after_forward) if stage == 3 else 1.0
     )

@@ -6,15 +6,18 @@ import numpy as np
 import pytest
 from small_problems import chip, level, system
 
+from meshwright.catalog.workloads import load_optimizer
 from meshwright.cost.energy import (
     dynamic_parts_j,
     idle_power_w,
     least_step_s,
     link_energy_j,
+    synced_bytes,
     system_parts_j,
     total_energy_j,
 )
 from meshwright.cost.money import goodput_fraction, step_cost_usd
+from meshwright.sharding.strategy import PlanOptions
 from meshwright.spec.system import MemoryLevel
 
 MEMORY = MemoryLevel(
@@ -47,6 +50,18 @@ def test_without_powers_energy_is_unknown_not_zero():
     assert math.isnan(energy_j(chip(peak_power_w=700.0)))
     assert math.isnan(idle_power_w(cluster(chip()), 1.0))
     assert parts_of(chip(idle_power_w=100.0)) == {}
+
+
+def test_sums_of_the_last_pass_are_sent_once():
+    """100 parameters over 4 ranks, 4 bytes of a gradient: 300 bytes for each of 3 micro-batches."""
+    sent = [
+        synced_bytes(
+            100.0, 4.0, 1.0, 3.0, PlanOptions(zero_stage=3), load_optimizer("fsdp-mixed"),
+            sums_in_last_pass=waits,
+        )
+        for waits in (False, True)
+    ]  # fmt: skip
+    assert sent[0] - sent[1] == pytest.approx((3 - 1) * 4 * 100 * 3 / 4)
 
 
 def test_idle_power_runs_all_the_time_and_the_rest_while_busy():

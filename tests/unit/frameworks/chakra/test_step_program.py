@@ -279,17 +279,18 @@ def op_params(op, sizes, strategy):
 
 
 @pytest.mark.parametrize(
-    ("stage", "counts"),
+    ("stage", "counts", "software"),
     [
-        (0, {"all_reduce": 1}),
-        (1, {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 1}),
-        (2, {"all_gather": 1, "reduce_scatter": 4, "all_reduce": 1}),
-        (3, {"all_gather": 8, "reduce_scatter": 4, "all_reduce": 1}),
+        (0, {"all_reduce": 1}, {}),
+        (1, {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 1}, {}),
+        (2, {"all_gather": 1, "reduce_scatter": 4, "all_reduce": 1}, {}),
+        (3, {"all_gather": 8, "reduce_scatter": 4, "all_reduce": 1}, {}),
+        (3, {"all_gather": 8, "reduce_scatter": 1, "all_reduce": 1}, {"sums_in_last_pass": True}),
     ],
 )
-def test_parameters_travel_as_zero_says(stage, counts):
+def test_parameters_travel_as_zero_says(stage, counts, software):
     """Two shards, two replicas, four micro-batches of one sequence on each."""
-    what = problem(on=system(level(4)), global_batch_size=16, sequence_length=64)
+    what = problem(on=system(level(4)), global_batch_size=16, sequence_length=64, software=software)
     strategy = make_strategy(dp_shard=2, dp_replicate=2)
     plan_options = PlanOptions(sequence_parallel=False, zero_stage=stage)
     program = StepProgram(what, plan_options, strategy)

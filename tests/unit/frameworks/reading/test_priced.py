@@ -7,6 +7,7 @@ import pytest
 import meshwright as mw
 from meshwright.base.errors import SpecError
 from meshwright.cli.main import main
+from meshwright.frameworks.registry import export
 
 SCRIPT = """#!/bin/bash
 torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py \\
@@ -269,6 +270,22 @@ def test_jobs_with_their_state_on_the_host_are_priced(tmp_path, name, text):
     assert parts["weights_bytes"] == parts["states_bytes"] == 0.0
     assert parts["gradients_bytes"] < 0.1 * 4 * 8e9
     assert parts["activations_bytes"] > 32 * 2048 * 4096 * 2 * 0.9
+
+
+@pytest.mark.parametrize("target", ["accelerate", "axolotl"])
+def test_exports_sum_gradients_after_each_micro_batch(tmp_path, target):
+    """Without the flag each rank keeps 2 x 8.03e9 bytes of whole gradients, 16.1 GB."""
+    plan = mw.estimate("llama3-8b", on="8xH100", framework="accelerate", dp=8, zero=3, mbs=1,
+                       seq=2048, global_batch=24, recompute="full")  # fmt: skip
+    export(plan, target, tmp_path)
+    (path,) = tmp_path.glob(f"{target}.sh" if target == "accelerate" else "axolotl.yaml")
+    asked = {"on": "8xH100", "seq": 2048}
+    assert price(mw.estimate("llama3-8b", from_=str(path), **asked)) == price(plan)
+    path.write_text(path.read_text().replace("sync_each_batch", "sync_with_dataloader"))
+    last = mw.estimate("llama3-8b", from_=str(path), **asked)
+    assert last.workload.software.sums_in_last_pass
+    assert last.best.estimate.memory_parts_bytes["gradients_bytes"] > 2 * 8.03e9
+    assert not plan.workload.software.sums_in_last_pass
 
 
 MAXTEXT = """\
