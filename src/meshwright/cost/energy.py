@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import partial
 
 from meshwright.base.arrays import Mask, Num, larger, positive_part, where
 from meshwright.collectives.registry import least_sent_bytes
 from meshwright.cost.parts import StepTime, TimePart
-from meshwright.cost.pipeline import MeanWork, PipelinePrice
+from meshwright.cost.pipeline import MeanWork, PipelinePrice, SyncCounts, counts_of
 from meshwright.cost.problem import Problem
 from meshwright.sharding.local_sizes import degree_of
 from meshwright.sharding.strategy import PlanOptions, StrategyOf
@@ -159,17 +158,15 @@ def least_link_j(
 
     Over the links of its layers and stages, and over the data-parallel axes.
     """
-    work, m = mean_work(price), price.num_micro_batches
-    of = partial(
-        synced_bytes, num_micro_batches=m, plan_options=plan_options,
-        optimizer=problem.workload.optimizer,
-        sums_in_last_pass=problem.workload.software.sums_in_last_pass,
-    )  # fmt: skip
+    work, optimizer = mean_work(price), problem.workload.optimizer
+    counts = counts_of(price, plan_options, problem.workload.software)
     shards, replicas = strategy.dp_shard * strategy.cp, strategy.dp_replicate
-    sent = of(work.dense_params, shards, replicas)
+    sent = synced_bytes(work.dense_params, shards, replicas, counts, plan_options, optimizer)
     if problem.num_experts:
         shards, replicas = (degree_of(f"edp_{name}", strategy) for name in ("shard", "replicate"))
-        sent = sent + of(work.expert_params, shards, replicas)
+        sent = sent + synced_bytes(
+            work.expert_params, shards, replicas, counts, plan_options, optimizer
+        )
     return link_energy_j(problem.system, work.link_traffic_bytes + sent)
 
 
@@ -255,12 +252,10 @@ def mean_work(price: PipelinePrice) -> MeanWork:
 
 
 def synced_bytes(
-    params: Num, shards: Num, replicas: Num, num_micro_batches: Num, plan_options: PlanOptions,
-    optimizer: OptimizerPreset, *, sums_in_last_pass: bool = False,
+    params: Num, shards: Num, replicas: Num, counts: SyncCounts, plan_options: PlanOptions,
+    optimizer: OptimizerPreset,
 ) -> Num:  # fmt: skip
     """Return the least bytes a rank sends to synchronise parameters in a step [bytes].
-
-    Once, or for each micro-batch, as the ZeRO stage requires.
 
     Parameters
     ----------
@@ -268,8 +263,8 @@ def synced_bytes(
         Parameters on one rank, before they are sharded [1].
     shards, replicas
         Ranks that share one copy of the state, and copies [1].
-    sums_in_last_pass
-        Whether ZeRO 3 scatters gradients once.
+    counts
+        Transfers in a step, by kind.
     """
     gradient_bytes = params * optimizer.reduced_gradient_bytes_per_param
     stage = plan_options.zero_stage
@@ -281,10 +276,8 @@ def synced_bytes(
     scattered = least_sent_bytes(CollectiveKind.REDUCE_SCATTER, gradient_bytes, shards)
     gathered = least_sent_bytes(CollectiveKind.ALL_GATHER, weight_bytes, shards)
     summed = least_sent_bytes(CollectiveKind.ALL_REDUCE, gradient_bytes / shards, replicas)
-    is_once = stage == 3 and sums_in_last_pass
-    num_scatters = num_micro_batches if stage >= 2 and not is_once else 1.0
-    num_gathers = (
-        num_micro_batches * (1.0 + plan_options.reshard_after_forward) if stage == 3 else 1.0
+    num_gathers = counts.forward_gathers + counts.backward_gathers
+    result: Num = (
+        counts.scatters * scattered + num_gathers * gathered + counts.replica_sums * summed
     )
-    result: Num = num_scatters * scattered + num_gathers * gathered + summed
     return result

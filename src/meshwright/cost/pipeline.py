@@ -317,6 +317,15 @@ class PipelinePrice:
     """Work of one device on average; None where the energy is not needed."""
 
 
+def counts_of(
+    pipeline: PipelinePrice, plan_options: PlanOptions, software: SoftwareStack
+) -> SyncCounts:
+    """Return the transfers over data-parallel axes in a step."""
+    gathers = Gathers(pipeline.forward_gathers, pipeline.backward_gathers)
+    m = pipeline.num_micro_batches
+    return sync_counts(plan_options, software, pipeline.num_stages, gathers, m)
+
+
 def price_pipeline(
     problem: Problem, plan_options: PlanOptions, strategy: StrategyOf[Num],
     costs: Sequence[LayerCost], send_s: Num,

@@ -55,12 +55,11 @@ from meshwright.cost.parts import MemoryUse, StepTime, TimePart
 from meshwright.cost.pipeline import (
     PipelinePrice,
     SyncCounts,
+    counts_of,
     send_bytes,
     sums_replicas_each_pass,
-    sync_counts,
 )
 from meshwright.cost.problem import Problem, ProblemOf
-from meshwright.schedule.pipeline_schedules import Gathers
 from meshwright.sharding.local_sizes import degree_of
 from meshwright.sharding.strategy import (
     AXES,
@@ -449,15 +448,6 @@ class GradientSync:
     def at_end(self) -> Exposure:
         """Transfers after the last backward pass of a stage."""
         return self.last_backward + self.replicas + self.norm
-
-
-def counts_of(
-    pipeline: PipelinePrice, plan_options: PlanOptions, software: SoftwareStack
-) -> SyncCounts:
-    """Return the transfers over data-parallel axes in a step."""
-    gathers = Gathers(pipeline.forward_gathers, pipeline.backward_gathers)
-    m = pipeline.num_micro_batches
-    return sync_counts(plan_options, software, pipeline.num_stages, gathers, m)
 
 
 def gradient_sync(

@@ -17,8 +17,11 @@ from meshwright.cost.energy import (
     total_energy_j,
 )
 from meshwright.cost.money import goodput_fraction, step_cost_usd
+from meshwright.cost.pipeline import sync_counts
+from meshwright.schedule.pipeline_schedules import Gathers
 from meshwright.sharding.strategy import PlanOptions
 from meshwright.spec.system import MemoryLevel
+from meshwright.spec.workload import SoftwareStack
 
 MEMORY = MemoryLevel(
     name="hbm", capacity_bytes=1e9, bandwidth_bytes_per_s=1e12, energy_j_per_byte=5e-11
@@ -52,16 +55,20 @@ def test_without_powers_energy_is_unknown_not_zero():
     assert parts_of(chip(idle_power_w=100.0)) == {}
 
 
+@pytest.mark.parametrize(("zero", "gathers", "scatters"), [(1, 1, 1), (2, 1, 3), (3, 6, 3)])
+def test_bytes_of_a_synchronisation(zero, gathers, scatters):
+    """100 parameters over 4 ranks: a gradient of 4 bytes sends 300 each time, a weight of 2 150."""
+    plan_options = PlanOptions(zero_stage=zero)
+    counts = sync_counts(plan_options, SoftwareStack(), 1.0, Gathers(0.0, 0.0), 3.0)
+    sent = synced_bytes(100.0, 4.0, 1.0, counts, plan_options, load_optimizer("fsdp-mixed"))
+    assert sent == scatters * 300 + gathers * 150
+
+
 def test_sums_of_the_last_pass_are_sent_once():
-    """100 parameters over 4 ranks, 4 bytes of a gradient: 300 bytes for each of 3 micro-batches."""
-    sent = [
-        synced_bytes(
-            100.0, 4.0, 1.0, 3.0, PlanOptions(zero_stage=3), load_optimizer("fsdp-mixed"),
-            sums_in_last_pass=waits,
-        )
-        for waits in (False, True)
-    ]  # fmt: skip
-    assert sent[0] - sent[1] == pytest.approx((3 - 1) * 4 * 100 * 3 / 4)
+    plan_options, software = PlanOptions(zero_stage=3), SoftwareStack(sums_in_last_pass=True)
+    counts = sync_counts(plan_options, software, 1.0, Gathers(0.0, 0.0), 3.0)
+    sent = synced_bytes(100.0, 4.0, 1.0, counts, plan_options, load_optimizer("fsdp-mixed"))
+    assert sent == 1 * 300 + 6 * 150
 
 
 def test_idle_power_runs_all_the_time_and_the_rest_while_busy():
