@@ -269,8 +269,9 @@ def backward_moments(
     if replicates:
         several = (state.later_micro_batches > 0) & (shards.dense * shards.replicas > 1)
         again = again + whole * several
-        copied = whole - state.embedding_params
-        gathered = gathered + copied * optimizer.gathered_weight_bytes_per_param
+        narrow = optimizer.gathered_weight_bytes_per_param
+        is_cast = optimizer.weight_bytes_per_param > narrow
+        gathered = gathered + is_cast * narrow * (whole - state.embedding_params)
     if offload.has_activations:
         activations = state.kept_bytes * at_work
     waiting = larger(state.in_flight - 1.0, 0.0) * state.waiting_bytes
@@ -542,7 +543,7 @@ def stage_moments(
     if not by_unit:
         return rest, backward_moments(
             state, shards, plan_options, optimizer, rest, gathers=not is_bound,
-            replicates=software.sums_whole_gradients and plan_options.zero_stage < 2
+            replicates=software.broadcasts_updates and plan_options.zero_stage < 2
             and not is_bound,
         )  # fmt: skip
     if is_bound:

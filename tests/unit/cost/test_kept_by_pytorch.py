@@ -101,3 +101,20 @@ def test_sums_of_key_gradients_travel_in_fp32():
 def test_a_layer_ends_beside_its_entry():
     """0.25 GB of the stream twice, 0.5 GB of it whole three and a half times."""
     assert entry_bytes(0.25, 2.0, 0.5) == 2.25
+
+
+def test_replicas_of_pytorch_keep_narrow_copies_and_gradients_beside_their_buckets():
+    """Llama 3 8B, two micro-batches: 2 bytes of all weights but the table, 4 of all gradients.
+
+    Other software that sums whole gradients has no such buckets.
+    """
+    asked = {"on": "64xH200", "recompute": "full", "dp": 64, "mbs": 1, "zero": 1}
+    sizes = {"seq": 1024, "global_batch": 128, "framework": "fsdp"}
+    plan = mw.fit("llama3-8b", **asked, **sizes)
+    work = plan.workload
+    software = work.software.model_copy(update={"broadcasts_updates": False})
+    other = mw.fit("llama3-8b", workload=work.model_copy(update={"software": software}), **asked)
+    held, less = (p.best.estimate.memory_parts_bytes for p in (plan, other))
+    params, table = 8_030_261_248, 128_256 * 4_096
+    assert held["gradients_bytes"] - less["gradients_bytes"] == 4 * params
+    assert held["gathered_bytes"] - less["gathered_bytes"] == 2 * (params - table)
