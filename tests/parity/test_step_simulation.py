@@ -34,6 +34,7 @@ from meshwright.wafer.messages import Message, OperatorWork, PiecePasses, piece_
 from meshwright.wafer.price import physical_network
 from meshwright.wafer.simulation import (
     COMPUTE,
+    DataMessages,
     Exchanges,
     LayerRun,
     StepWork,
@@ -209,14 +210,13 @@ def of_stages(
             (OperatorWork("forward", forward_s[stage] / chunks),),
             (OperatorWork("backward", backward_s[stage] / chunks, later_s=later_s),),
         )
-        return [[LayerRun(passes, 1.0, 0.0)] for _ in range(chunks)]
+        return [[LayerRun(passes, 1.0, 0.0, DataMessages(), exchanges)] for _ in range(chunks)]
 
     work = StepWork(
         runs=[runs(stage) for stage in range(num_stages)],
         tasks=pass_tasks(schedules[schedule], num_stages, chunks, num_micro_batches),
         send=Message("pp", CollectiveKind.SEND, send_bytes),
-        before_step=(), before_forward=(), before_backward=(), after_backward=(),
-        after_last_backward=(), overlaps_data=True,
+        overlaps_data=True,
         speed=np.zeros(physical.num_devices, dtype=np.int64),
     )  # fmt: skip
     return simulate_tasks(step_tasks(work, exchanges), physical).makespan_s

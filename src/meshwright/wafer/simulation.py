@@ -54,6 +54,7 @@ from meshwright.wafer.contention import (
 from meshwright.wafer.messages import (
     DATA_AXES,
     EXPERT_DATA_AXES,
+    HeldParams,
     Message,
     OperatorWork,
     PiecePasses,
@@ -212,13 +213,48 @@ def _rounds(
 
 
 @dataclass(frozen=True)
+class DataMessages:
+    """Data-parallel messages of the parameters of a stage."""
+
+    before_step: tuple[Message, ...] = ()
+    """They bring the parameters for a step."""
+    before_forward: tuple[Message, ...] = ()
+    """They bring the parameters for each forward pass; the next field for each backward pass."""
+    before_backward: tuple[Message, ...] = ()
+    after_backward: tuple[Message, ...] = ()
+    """They carry the gradients of each backward pass."""
+    after_last_backward: tuple[Message, ...] = ()
+    """They carry the gradients of the step, after a run's last backward pass."""
+
+
+def messages_of_data(
+    problem: Problem, plan_options: PlanOptions, strategy: Strategy, params: HeldParams[float]
+) -> DataMessages:
+    """Return the data-parallel messages of some parameters on one device."""
+    gather, reduce_, sums = (
+        tuple(message.of() for message in messages)
+        for messages in data_messages(problem, plan_options, strategy, params)
+    )
+    is_whole, scatters = plan_options.zero_stage == 3, plan_options.zero_stage >= 2
+    return DataMessages(
+        before_step=gather if plan_options.zero_stage in (1, 2) else (),
+        before_forward=gather if is_whole else (),
+        before_backward=gather if is_whole and plan_options.reshard_after_forward else (),
+        after_backward=reduce_ if scatters else (),
+        after_last_backward=sums if scatters else (*reduce_, *sums),
+    )
+
+
+@dataclass(frozen=True)
 class LayerRun:
-    """Some equal layers, or an edge, that pass as one."""
+    """Some equal layers, some of their operators, or an edge, that pass as one."""
 
     passes: PiecePasses
     num_layers: float
     data_share: float
-    """Share of the parameters of its stage [1]."""
+    """Share of the parameters of ``data`` [1]."""
+    data: DataMessages
+    exchanges: Exchanges
 
 
 @dataclass(frozen=True)
@@ -230,17 +266,6 @@ class StepWork:
     tasks: Sequence[PassTask]
     """Passes of all stages, from the schedule."""
     send: Message | None
-    before_step: tuple[Message, ...]
-    """Data-parallel messages that bring the parameters of a stage for a step."""
-    before_forward: tuple[Message, ...]
-    """Data-parallel messages before each forward pass; the next field has those before each
-    backward pass."""
-    before_backward: tuple[Message, ...]
-    after_backward: tuple[Message, ...]
-    """Data-parallel messages that carry the gradients of each backward pass."""
-    after_last_backward: tuple[Message, ...]
-    """Data-parallel messages that carry the gradients of the step, after a run's last backward
-    pass."""
     overlaps_data: bool
     """Data-parallel messages overlap with computation; otherwise it waits for them."""
     speed: IntArray
@@ -278,7 +303,7 @@ class _StepBuilder:
         for stage, chunks in enumerate(self.work.runs):
             for chunk, runs in enumerate(chunks):
                 for index, run in enumerate(runs):
-                    first, rest = self._gather(self.work.before_step, run, stage, [])
+                    first, rest = self._gather(run.data.before_step, run, stage, [])
                     self.gathered[stage, chunk, index] = first, rest
                     if first and not self.work.overlaps_data:
                         self._wait_for(self.exchanges.stages[stage], first)
@@ -294,18 +319,19 @@ class _StepBuilder:
             for _, run in reversed(runs):
                 self._run(task.kind, run, stage, [], [])
                 if work.overlaps_data:
-                    self._data(self._sums(task.micro_batch), run, stage, 1.0, [self.last])
+                    self._data(self._sums(run, task.micro_batch), run, stage, 1.0, [self.last])
         else:
             self._pass(task, runs)
         if task.receiver != NONE and work.send is not None:
             self._hand_on(number, stage, task.receiver % len(work.runs), work.send)
         if not work.overlaps_data and task.kind in (TaskKind.BACKWARD, TaskKind.BACKWARD_WEIGHT):
             # The stage waits for the gradients of the backward pass.
-            sums = self._sums(task.micro_batch)
             sent = [
                 wait
                 for _, run in reversed(runs)
-                for wait in self._data(sums, run, stage, 1.0, [self.last])
+                for wait in self._data(
+                    self._sums(run, task.micro_batch), run, stage, 1.0, [self.last]
+                )
             ]
             if sent:
                 self._wait_for(self.exchanges.stages[stage], sent)
@@ -315,9 +341,10 @@ class _StepBuilder:
         overlaps_data, is_forward = self.work.overlaps_data, task.kind is TaskKind.FORWARD
         stage = task.stage
         waits = [self.sent.pop(task.sender)] if task.sender in self.sent else []
-        messages = self.work.before_forward if is_forward else self.work.before_backward
-        sums = self._sums(task.micro_batch) if task.kind is TaskKind.BACKWARD else ()
+        is_whole = task.kind is TaskKind.BACKWARD
         for index, run in runs if is_forward else reversed(runs):
+            messages = run.data.before_forward if is_forward else run.data.before_backward
+            sums = self._sums(run, task.micro_batch) if is_whole else ()
             # A run waits for the parameters of its first layer before it begins, and for the
             # others before it ends.
             known: tuple[Waits, Waits] = ([], [])
@@ -342,9 +369,9 @@ class _StepBuilder:
         for work, sent in self.parts[id(run.passes), kind]:
             for message, _ in sent:
                 if not message.overlaps:
-                    waits.append(self._send(message, stage, run.num_layers, waits))
+                    waits.append(self._send(run, message, stage, run.num_layers, waits))
             overlapped = [
-                self._send(message, stage, run.num_layers * share, waits)
+                self._send(run, message, stage, run.num_layers * share, waits)
                 for message, share in sent
                 if message.overlaps
             ]
@@ -367,9 +394,11 @@ class _StepBuilder:
         self.last[devices] = self.tasks.compute(devices, 0.0, after=after, track=COMPUTE,
                                                 name="wait")  # fmt: skip
 
-    def _send(self, message: Message, stage: int, times: float, waits: Waits) -> IntArray:
+    def _send(
+        self, run: LayerRun, message: Message, stage: int, times: float, waits: Waits
+    ) -> IntArray:
         """Enumerate a message, and return the tasks that each device waits for."""
-        exchange = self.exchanges.of(message, stage)
+        exchange = run.exchanges.of(message, stage)
         return self._exchange(exchange, message, times, [self.last, *waits], message.axis)
 
     def _exchange(
@@ -419,11 +448,11 @@ class _StepBuilder:
         first = self._data(messages, run, stage, share, after)
         return first, self._data(messages, run, stage, 1.0 - share, after)
 
-    def _sums(self, micro_batch: int) -> Sequence[Message]:
+    def _sums(self, run: LayerRun, micro_batch: int) -> Sequence[Message]:
         """Return the messages that carry the gradients of a backward pass."""
         is_last = micro_batch == self.last_micro_batch
-        last = self.work.after_last_backward if is_last else ()
-        return (*self.work.after_backward, *last)
+        last = run.data.after_last_backward if is_last else ()
+        return (*run.data.after_backward, *last)
 
     def _data(
         self, messages: Sequence[Message], run: LayerRun, stage: int, share: float, after: Waits
@@ -433,7 +462,7 @@ class _StepBuilder:
         for message in messages if run.data_share * share > 0 else ():
             num_bytes = message.num_bytes * run.data_share * share
             part = Message(message.axis, message.kind, num_bytes)
-            exchange = self.exchanges.of(part, stage)
+            exchange = run.exchanges.of(part, stage)
             before = self.data.get(message.kind, np.full_like(self.last, NONE))
             done = self._exchange(exchange, part, 1.0, [before, *sent[-1:], *after], "dp")
             self.data[message.kind] = np.where(done != NONE, done, before)
@@ -525,23 +554,14 @@ def simulate_step(
     if strategy.pp > 1:
         num_bytes = number_at(send_bytes(problem, plan_options, stack([strategy])))
         send = Message("pp", CollectiveKind.SEND, num_bytes)
-    gather, reduce_, sums = (
-        tuple(message.of() for message in messages)
-        for messages in data_messages(problem, plan_options, strategy, params_of(price.closed_form))
-    )
+    data = messages_of_data(problem, plan_options, strategy, params_of(price.closed_form))
     total = round(number_at(price.closed_form.pipeline.num_micro_batches))
     rounds = 3 if plan_options.schedule is ScheduleKind.ZERO_BUBBLE else 2
     num_runs, played = _extent(strategy, total, rounds, most_tasks or MOST_TASKS)
-    is_whole, scatters = plan_options.zero_stage == 3, plan_options.zero_stage >= 2
     work = StepWork(
-        runs=_runs(problem, plan_options, passes, stages, chunks, num_runs),
+        runs=_runs(problem, passes, stages, chunks, num_runs, data, exchanges),
         tasks=(),
         send=send,
-        before_step=gather if plan_options.zero_stage in (1, 2) else (),
-        before_forward=gather if is_whole else (),
-        before_backward=gather if is_whole and plan_options.reshard_after_forward else (),
-        after_backward=reduce_ if scatters else (),
-        after_last_backward=sums if scatters else (*reduce_, *sums),
         overlaps_data=plan_options.overlap_data_parallel,
         speed=speed,
     )
@@ -635,15 +655,15 @@ def _extent(
 
 
 def _runs(
-    problem: Problem, plan_options: PlanOptions, passes: Sequence[PiecePasses], stages: int,
-    chunks: int, num_runs: int,
+    problem: Problem, passes: Sequence[PiecePasses], stages: int, chunks: int, num_runs: int,
+    data: DataMessages, exchanges: Exchanges,
 ) -> list[list[list[LayerRun]]]:  # fmt: skip
     """Return the runs of each stage and chunk, edges included.
 
     The layers of a chunk are merged into at most ``num_runs`` runs of each kind.
     """
     pattern, num_kinds = problem.model.layer_pattern, len(problem.graph.layers)
-    dealt = dealt_layers(pattern, num_kinds, stages * chunks, plan_options)
+    dealt = dealt_layers(pattern, num_kinds, stages * chunks, exchanges.plan_options)
     table: list[list[list[LayerRun]]] = [[[] for _ in range(chunks)] for _ in range(stages)]
     for number, layers in enumerate(dealt):
         chunk, stage = divmod(number, stages)
@@ -651,8 +671,9 @@ def _runs(
         for part in np.array_split(layers, min(num_runs, len(layers))):
             for kind in np.unique(part).tolist():
                 count = float((part == kind).sum())
-                table[stage][chunk].append(LayerRun(passes[kind], count, count / of_stage))
-    embedding, head = (LayerRun(piece, 1.0, 0.0) for piece in passes[-2:])
+                share = count / of_stage
+                table[stage][chunk].append(LayerRun(passes[kind], count, share, data, exchanges))
+    embedding, head = (LayerRun(piece, 1.0, 0.0, data, exchanges) for piece in passes[-2:])
     table[0][0].insert(0, embedding)
     table[-1][-1].append(head)
     return table
