@@ -790,7 +790,7 @@ def _played(asked: ask.Simulate) -> StepTimeline | SimulatedPlan:
             notes = {"plan": found.best.text, "fidelity": line.fidelity}
             write_step_trace(line, asked.trace, notes=notes, force=asked.force)
         return line
-    from meshwright.wafer.simulation import simulate as play
+    from meshwright.wafer.training import played as play
 
     played = play(found)
     if asked.trace is not None:

@@ -57,6 +57,16 @@ def test_one_option_for_all_is_the_strategy(spec, zero_stage, recompute):
             assert np.ravel(found.memory[name])[0] == pytest.approx(expected)
 
 
+def test_another_stage_of_zero_is_that_of_its_options_too():
+    graph = graph_of(asked(), zero_stage=1)
+    under = graph.under(PlanOptions(zero_stage=2))
+    options = graph.prices.options
+    for before, after in zip(options.option_sets, under.prices.options.option_sets, strict=True):
+        assert after.zero_stage == 2
+        assert (after.streamed, after.axis_order) == (before.streamed, before.axis_order)
+        assert after.sequence_parallel == before.sequence_parallel
+
+
 @pytest.mark.parametrize(
     ("zero_stage", "divided"), [(0, ()), (1, ("state",)), (2, ("state", "gradient")),
                                 (3, ("state", "gradient", "weight"))],

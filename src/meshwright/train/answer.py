@@ -73,6 +73,12 @@ class OperatorPlan(Brief):
     num_options: int
     """Number of options for each operator."""
     search_s: float
+    assignment: tuple[int, ...] = ()
+    """Number of the option of each group in order: embedding, the groups of each layer, head."""
+    num_sequences: int = 0
+    """Sequences of one micro-batch of all devices."""
+    simulated_s: float | None = None
+    """Step time of the options, simulated [s]."""
 
     @property
     def closed_form_gap(self) -> float:

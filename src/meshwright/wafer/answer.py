@@ -71,11 +71,25 @@ class SimulatedPlan(Shown):
         "num_micro_batches_played": "step.num_micro_batches",
         "link_utilisation": "link_utilisation",
         "busiest_links": "busiest_links",
+        "operators_s": "operators_s",
+        "operators_time_parts_s": "operators_time_parts_s",
     }
     plan: Plan
     network: Network
     step: SimulatedStep
     fidelity: str = "simulated"
+    operators: SimulatedStep | None = None
+    """The step with a strategy for each operator, where the plan has one."""
+
+    @property
+    def operators_s(self) -> float | None:
+        """Time of the simulated step with a strategy for each operator [s]."""
+        return None if self.operators is None else self.operators.step_time_s
+
+    @property
+    def operators_time_parts_s(self) -> Mapping[str, float]:
+        """Parts of that step [s]."""
+        return {} if self.operators is None else self.operators.time_parts_s
 
     @property
     def closed_form_s(self) -> float | None:

@@ -6,7 +6,7 @@ link loads, and for a simulation of the step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic
 
@@ -169,7 +169,7 @@ def _steps(
 
 def piece_passes(
     problem: Problem, plan_options: PlanOptions, network: AxisNetwork,
-    rates: DeviceRates | None = None,
+    rates: DeviceRates | None = None, names: Collection[str] | None = None,
 ) -> tuple[PiecePasses, ...]:  # fmt: skip
     """Return the passes of each kind of layer, then of the embedding, then of the head.
 
@@ -179,10 +179,15 @@ def piece_passes(
         The groups of one strategy: columns of one row.
     rates
         Rates of the device; those of the slowest one if not given.
+    names
+        Names of the operators to pass; all if not given.
     """
     rates = rates or problem.rates
     every = _steps(problem, plan_options, network, rates)
-    return tuple(_passes(rates, steps) for steps in every)
+    return tuple(
+        _passes(rates, [step for step in steps if names is None or step.op.name in names])
+        for steps in every
+    )
 
 
 def _passes(rates: DeviceRates, steps: Sequence[_OperatorStep]) -> PiecePasses:

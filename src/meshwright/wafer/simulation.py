@@ -21,7 +21,7 @@ from meshwright.collectives.registry import affine_candidates, best_algorithm, c
 from meshwright.cost.communication import AxisNetwork, Collectives
 from meshwright.cost.layer import prices_of, recomputes_of
 from meshwright.cost.operator import DeviceRates
-from meshwright.cost.pipeline import send_bytes
+from meshwright.cost.pipeline import PipelinePrice, send_bytes
 from meshwright.cost.problem import Problem
 from meshwright.network.placement import Ranks
 from meshwright.network.routing import Routes, default_routes
@@ -72,10 +72,11 @@ MOST_TASKS_TO_RANK = 20_000
 TASKS_PER_PASS = 30
 MOST_RUNS = 4
 """Most runs of layers that a chunk is cut into."""
-COMPUTE = "compute"
+COMPUTE, RESHARD = "compute", "reshard"
 COMPUTED = ("compute_s", "recompute_s", "launch_s")
 _PART_OF_TRACK = {"tp": "tp_comm_s", "etp": "tp_comm_s", "cp": "cp_comm_s", "ep": "ep_comm_s",
-                  "tatp": "tatp_stream_s", "pp": "pp_comm_s", "dp": "dp_comm_s"}  # fmt: skip
+                  "tatp": "tatp_stream_s", "pp": "pp_comm_s", "dp": "dp_comm_s",
+                  RESHARD: "reshard_s"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -246,6 +247,15 @@ def messages_of_data(
 
 
 @dataclass(frozen=True)
+class Handed:
+    """A tensor that passes from one layout to another."""
+
+    exchange: PlacedExchange
+    num_bytes: float
+    times: float
+
+
+@dataclass(frozen=True)
 class LayerRun:
     """Some equal layers, some of their operators, or an edge, that pass as one."""
 
@@ -255,6 +265,12 @@ class LayerRun:
     """Share of the parameters of ``data`` [1]."""
     data: DataMessages
     exchanges: Exchanges
+    arrives: tuple[Handed, ...] = ()
+    """Tensors that its forward pass reads in another layout than they were made in."""
+    arrives_again: tuple[Handed, ...] = ()
+    """Those that recomputation brings back before its backward pass."""
+    returns: tuple[Handed, ...] = ()
+    """Gradients of the tensors that it read."""
 
 
 @dataclass(frozen=True)
@@ -355,7 +371,10 @@ class _StepBuilder:
             share = self._share_of_first(run)
             if overlaps_data:
                 self._data(sums, run, stage, 1.0 - share, [self.last])
-            self._run(task.kind, run, stage, waits + known[0] + first, known[1] + rest)
+            arrived = self._handed(run.arrives if is_forward else run.arrives_again)
+            self._run(task.kind, run, stage, waits + arrived + known[0] + first, known[1] + rest)
+            if not is_forward and run.returns:
+                self._wait_for(self.exchanges.stages[stage], self._handed(run.returns))
             if overlaps_data:
                 self._data(sums, run, stage, share, [self.last])
             waits = []
@@ -400,6 +419,14 @@ class _StepBuilder:
         """Enumerate a message, and return the tasks that each device waits for."""
         exchange = run.exchanges.of(message, stage)
         return self._exchange(exchange, message, times, [self.last, *waits], message.axis)
+
+    def _handed(self, tensors: Sequence[Handed]) -> Waits:
+        """Enumerate tensors that pass one after the other, and return the waits for the last."""
+        waits: Waits = []
+        for one in tensors:
+            message = Message(RESHARD, CollectiveKind.SEND, one.num_bytes)
+            waits = [self._exchange(one.exchange, message, one.times, [self.last, *waits], RESHARD)]
+        return waits
 
     def _exchange(
         self, exchange: PlacedExchange, message: Message, times: float, after: Waits, track: str
@@ -577,8 +604,10 @@ def simulate_step(
         fewer = played - stages
         each_s = (pipeline_s - play(fewer)[1].makespan_s) / (played - fewer)
         pipeline_s += (total - played) * each_s
-    once_s = _once_s(problem, plan_options, network, price)
-    parts = _parts(price, graph, timeline, pipeline_s, once_s)
+    contended = price.contended
+    once_s = once_a_step_s(problem, plan_options, network, contended.pipeline)
+    priced = contended.step.time.row()
+    parts = simulated_parts(priced, contended.pipeline, graph, timeline, pipeline_s, once_s)
     return SimulatedStep(sum(parts.values()), parts, graph, timeline, played)
 
 
@@ -679,9 +708,10 @@ def _runs(
     return table
 
 
-def _parts(
-    price: PlacedPrice, graph: TaskGraph, timeline: Timeline, pipeline_s: float, once_s: float
-) -> dict[str, float]:
+def simulated_parts(
+    priced: Mapping[str, float], pipeline: PipelinePrice, graph: TaskGraph, timeline: Timeline,
+    pipeline_s: float, once_s: float,
+) -> dict[str, float]:  # fmt: skip
     """Return the parts of a step: simulated ones in the shares of the critical path.
 
     All computation of the device is compute; computation of the path beyond that, on other
@@ -689,16 +719,16 @@ def _parts(
 
     Parameters
     ----------
+    priced
+        Parts of the step as priced; those that are not played stay.
     pipeline_s
         Seconds played, with the micro-batches that were left out.
     once_s
         Data-parallel communication that is as priced [s].
     """
-    time, pipeline = price.contended.step.time, price.contended.pipeline
-    priced = time.row()
     own = _at_most({name: priced[name] for name in COMPUTED}, pipeline_s)
     scale = pipeline_s / timeline.makespan_s
-    waits = dict.fromkeys(_PART_OF_TRACK.values(), 0.0)
+    waits = {part: 0.0 for part in _PART_OF_TRACK.values() if part in priced}
     for track, seconds in seconds_by_track(graph, timeline, critical_path(graph, timeline)).items():
         axis = track.split(" ")[0].split("/")[0]
         if axis != COMPUTE:
@@ -707,7 +737,7 @@ def _parts(
     waits["bubble_s"] = max(0.0, pipeline_s - sum(own.values()) - sum(waits.values()))
     waits["tp_comm_s"] += number_at(pipeline.tp_per_step_s)
     waits["dp_comm_s"] += once_s
-    parts = priced | own | waits
+    parts = {**priced, **own, **waits}
     after = ("jitter_s", "throttle_s")
     rest = sum(seconds for name, seconds in parts.items() if name not in after)
     return parts | {"jitter_s": rest * number_at(pipeline.jitter)}
@@ -720,8 +750,8 @@ def _at_most(parts: Mapping[str, float], limit_s: float) -> dict[str, float]:
     return {name: seconds * share for name, seconds in parts.items()}
 
 
-def _once_s(
-    problem: Problem, plan_options: PlanOptions, network: AxisNetwork, price: PlacedPrice
+def once_a_step_s(
+    problem: Problem, plan_options: PlanOptions, network: AxisNetwork, pipeline: PipelinePrice
 ) -> float:
     """Return the seconds of data-parallel messages once a step after all else, as priced.
 
@@ -738,7 +768,7 @@ def _once_s(
         sums += [(CollectiveKind.REDUCE_SCATTER, shards), (CollectiveKind.ALL_GATHER, shards)]
         sums.append((CollectiveKind.ALL_REDUCE, replicas))
     norm_s = sum(number_at(collectives.time_s(kind, axis, 0.0)) for kind, axis in sums)
-    return norm_s + number_at(price.contended.pipeline.tied_sync_s)
+    return norm_s + number_at(pipeline.tied_sync_s)
 
 
 def not_played(plan_options: PlanOptions) -> str:

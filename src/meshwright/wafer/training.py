@@ -27,7 +27,9 @@ from meshwright.train.leading import Leaders, Placed, Placer
 from meshwright.train.search import SearchResult, fewer_devices, search
 from meshwright.train.space import SearchSpace
 from meshwright.train.timeline import StepTimeline, plan_timeline, step_timeline
+from meshwright.wafer.answer import SimulatedPlan
 from meshwright.wafer.operators.answer import check_operators, operator_plan
+from meshwright.wafer.operators.simulation import simulate_operators
 from meshwright.wafer.price import physical_network
 from meshwright.wafer.search import (
     PlacementSearch,
@@ -38,7 +40,7 @@ from meshwright.wafer.search import (
     price_as_placed,
     routed,
 )
-from meshwright.wafer.simulation import MOST_TASKS_TO_RANK, not_played, simulate_step
+from meshwright.wafer.simulation import MOST_TASKS_TO_RANK, not_played, simulate, simulate_step
 
 
 class GridPlacer(Placer):
@@ -251,6 +253,21 @@ def timeline(plan: Plan) -> StepTimeline:
     network = replace(price.groups(problem), slowdown=slowdown)
     at_pace = problem.at_pace(price.work.pace, price.work.most_work)
     return step_timeline(plan, at_pace, price.contended, network, fidelity="contended")
+
+
+def played(plan: Plan) -> SimulatedPlan:
+    """Return the simulated step of a plan, also with its strategy for each operator.
+
+    Raises
+    ------
+    UnsupportedError
+        The plan has no placement, or parts that are not simulated.
+    """
+    found = simulate(plan)
+    if plan.operators is None or not plan.operators.assignment:
+        return found
+    step = simulate_operators(plan.problem, plan.operators, found.network)
+    return replace(found, operators=step)
 
 
 GRIDS = GridPlacer()

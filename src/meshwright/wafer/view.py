@@ -46,6 +46,13 @@ def _tiles(found: SimulatedPlan) -> Iterator[Tile]:
         priced += f"; {format_seconds(found.closed_form_s)} closed form"
     yield Tile("How long is a step?", f"{format_seconds(step.step_time_s)} simulated", priced,
                "time", label="step")  # fmt: skip
+    known = found.plan.operators
+    if found.operators_s is not None and known is not None:
+        ratio = found.operators_s / known.step_time_s - 1.0
+        yield Tile("What if each operator has its own strategy?",
+                   f"{format_seconds(found.operators_s)} simulated, each group of operators with "
+                   "its own strategy", f"{ratio:+.1%} against "
+                   f"{format_seconds(known.step_time_s)} contended", label="operators")  # fmt: skip
     yield Tile("Which plan is it?", found.plan.best.text, label="plan")
     yield Tile("How much was simulated?",
                f"{found.num_tasks:,} tasks of {step.num_micro_batches} of "

@@ -181,11 +181,13 @@ def plan_tiles(plan: Plan, launch_command: str = "") -> Iterator[Tile]:
                    _waits(best.placement), "where", label="placed", spare=2)  # fmt: skip
     if plan.operators is not None:
         gain = best.estimate.step_time_s / plan.operators.step_time_s - 1.0
+        played_s = plan.operators.simulated_s
+        simulated = "" if played_s is None else f", simulated {format_seconds(played_s)}"
         yield Tile(
             "What if each operator had its own strategy?",
             f"each group of operators with its own strategy: "
             f"{format_seconds(plan.operators.step_time_s)} a step, {slower_in_words(-gain)} than "
-            "one for all", section="plan", label="operators",
+            f"one for all{simulated}", section="plan", label="operators",
         )  # fmt: skip
     if plan.factors is not None:
         number = counted(plan.factors.num_measurements, "measured job")

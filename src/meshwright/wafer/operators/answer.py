@@ -30,8 +30,10 @@ from meshwright.wafer.operators.assignment import (
 )
 from meshwright.wafer.operators.options import Base, Options, likely_bases
 from meshwright.wafer.operators.prices import ModelGraph, Place
+from meshwright.wafer.operators.simulation import simulate_operators
 from meshwright.wafer.price import physical_network
 from meshwright.wafer.search import has_placement
+from meshwright.wafer.simulation import MOST_TASKS_TO_RANK
 
 PROVEN = 0.05
 """Gap above which the bound is worked out again with the least cost of resharding."""
@@ -110,11 +112,14 @@ def operator_plan(
     start_s = time.perf_counter()
     known = {name: tuple(values) for name, values in (allowed or {}).items()}
     bases = likely_bases(problem, NUM_BASES, allowed=known, progress=progress)
-    found = plan_operators(problem, bases, physical_network(problem))
+    physical = physical_network(problem)
+    found = plan_operators(problem, bases, physical)
     if found is None:
         return None
     plan = as_data(problem, found)
-    return replace(plan, search_s=time.perf_counter() - start_s)
+    step = simulate_operators(problem, plan, physical, most_tasks=MOST_TASKS_TO_RANK)
+    spent_s = time.perf_counter() - start_s
+    return replace(plan, simulated_s=step.step_time_s, search_s=spent_s)
 
 
 def check_operators(problem: Problem) -> None:
@@ -146,6 +151,8 @@ def as_data(problem: Problem, found: Planned) -> OperatorPlan:
     return OperatorPlan(
         options=tuple(_option(options, index) for index in used),
         runs=tuple(_runs(shared, used)),
+        assignment=tuple(used.index(option) for option in contended.options),
+        num_sequences=options.frame.num_sequences,
         fidelity="contended",
         step_time_s=contended.total_s,
         time_parts_s={**contended.time.row(), "reshard_s": contended.reshard_s},

@@ -87,6 +87,19 @@ class Options:
         table = np.stack([*columns, self.streamed]).T
         return np.unique(table, axis=0, return_inverse=True)[1].reshape(-1)
 
+    def under(self, plan_options: PlanOptions) -> Options:
+        """Return the options under plan options that change no layer, such as a stage of ZeRO."""
+        own = tuple(
+            replace(
+                plan_options,
+                streamed=before.streamed,
+                sequence_parallel=before.sequence_parallel,
+                axis_order=before.axis_order,
+            )
+            for before in self.option_sets
+        )
+        return replace(self, frame=replace(self.frame, plan_options=plan_options), option_sets=own)
+
     def take(self, rows: IntArray | BoolArray) -> Options:
         """Return some of the options."""
         numbers = np.arange(len(self))[rows]

@@ -58,6 +58,11 @@ class Handover:
     """Tensors that the second group keeps for its backward pass, after the first did."""
 
 
+def groups_of_pieces(problem: Problem) -> tuple[tuple[LayerGraph, ...], ...]:
+    """Return the groups of each kind of layer, of the embedding, and of the head."""
+    return tuple(operator_groups(piece) for piece in problem.pieces)
+
+
 def operator_groups(layer: LayerGraph) -> tuple[LayerGraph, ...]:
     """Return a layer cut into its groups, in order."""
     starts, has_anchor, has_any_anchor = [0], False, False
@@ -129,7 +134,7 @@ class OperatorPrices:
     @cached_property
     def groups(self) -> tuple[tuple[LayerGraph, ...], ...]:
         """The groups of each piece."""
-        return tuple(operator_groups(piece) for piece in self.problem.pieces)
+        return groups_of_pieces(self.problem)
 
     @cached_property
     def links(self) -> DataParallelLinks:
@@ -139,8 +144,7 @@ class OperatorPrices:
 
     def under(self, plan_options: PlanOptions) -> OperatorPrices:
         """Return the prices under a set of plan options that changes no layer."""
-        frame = replace(self.options.frame, plan_options=plan_options)
-        return OperatorPrices(self.problem, replace(self.options, frame=frame), self.costs)
+        return OperatorPrices(self.problem, self.options.under(plan_options), self.costs)
 
     def take(self, rows: IntArray) -> OperatorPrices:
         """Return the prices of some of the options."""
@@ -238,6 +242,13 @@ Place = tuple[int, int]
 """A group of operators: number of the piece of the model, and of the group in it."""
 
 
+def places_of(problem: Problem) -> tuple[Place, ...]:
+    """Return the groups of a model in order: embedding, those of each layer, head."""
+    groups, kinds = groups_of_pieces(problem), len(problem.graph.layers)
+    inner = [(kind, n) for kind in problem.model.layer_pattern for n in range(len(groups[kind]))]
+    return ((kinds, 0), *inner, (kinds + 1, 0))
+
+
 @dataclass(frozen=True)
 class Assigned:
     """The option of each group of operators, in the order of the model, and its cost."""
@@ -320,10 +331,7 @@ class ModelGraph:
     @property
     def places(self) -> tuple[Place, ...]:
         """The group at each node: embedding, layers in order, head."""
-        groups, pattern = self.prices.groups, self.prices.problem.model.layer_pattern
-        kinds = len(self.prices.problem.graph.layers)
-        inner = [(kind, group) for kind in pattern for group in range(len(groups[kind]))]
-        return ((kinds, 0), *inner, (kinds + 1, 0))
+        return places_of(self.prices.problem)
 
     def graph(self, window_share: float = 0.0) -> ChoiceGraph:
         """Return the choices with their costs; the cheapest ones bound every plan.

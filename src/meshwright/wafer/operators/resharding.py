@@ -7,7 +7,7 @@ that a device needs and lacks comes from its holders, in equal shares where ther
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.cost.problem import Problem
 from meshwright.graph.op import LayerGraph, Tensor
 from meshwright.network.placement import Ranks, block_ranks
-from meshwright.network.routing import default_routes
+from meshwright.network.routing import Routes, default_routes
 from meshwright.network.traffic import Demands
 from meshwright.sharding.axes import activation_sharding
 from meshwright.sharding.strategy import PlanOptions, Recompute
@@ -170,6 +170,16 @@ class LayoutMoves:
             np.where(both, np.maximum(latency, latency.T), latency),
         )
 
+    def way(self, one: int, other: int) -> tuple[FloatArray, bool]:
+        """Return the shares that each device sends to each other one between two layouts.
+
+        Also whether they take the links of the way back backwards, which is faster.
+        """
+        self.between([one, other])
+        is_back = self._busy[other, one] < self._busy[one, other]
+        is_back &= self._holds_once[one] and self._holds_once[other]
+        return moved(self._layouts[one], self._layouts[other][None])[0], bool(is_back)
+
 
 def busiest_s(shares: FloatArray, routes: PairRoutes) -> tuple[FloatArray, FloatArray]:
     """Return seconds of the busiest link for each byte of the tensor, and the longest latency [s].
@@ -243,12 +253,7 @@ class Resharding:
         busy, latency = self.layouts.between(different)
         place = {number: at for at, number in enumerate(different)}
         at = np.array([place[number] for number in kind.tolist()])
-        # The whole tensor in one micro-batch of all ranks.
-        length = float(self.problem.pass_length)
-        sizes = layer.bind(length * self.options.frame.num_sequences, length)
-        rates = self.problem.rates
-        word = rates.activation_bytes if tensor.word_bytes is None else tensor.word_bytes
-        num_bytes = float(np.prod([float(sizes[dim]) for dim in tensor.dims])) * word
+        num_bytes = self.num_bytes(tensor, layer)
         launch_s = float(np.asarray(self.problem.calibration.collective_launch_s))
         once_s = busy * num_bytes + np.where(busy > 0, latency + launch_s, 0.0)
         again = 2.0 if self.options.frame.plan_options.recompute is Recompute.FULL else 1.0
@@ -258,6 +263,38 @@ class Resharding:
             held_bytes=np.array([volume for _, volume in laid]) * num_bytes,
             differs=(kind[:, None] != kind[None, :]).astype(float),
         )
+
+    def num_bytes(self, tensor: Tensor, layer: LayerGraph) -> float:
+        """Return the whole tensor in one micro-batch of all ranks [bytes]."""
+        length = float(self.problem.pass_length)
+        sizes = layer.bind(length * self.options.frame.num_sequences, length)
+        rates = self.problem.rates
+        word = rates.activation_bytes if tensor.word_bytes is None else tensor.word_bytes
+        return float(np.prod([float(sizes[dim]) for dim in tensor.dims])) * word
+
+    def way(self, tensor: Tensor, one: int, other: int) -> tuple[Demands, Routes]:
+        """Return what devices send each other of a tensor between two options, for one byte of it.
+
+        Over the same links as :meth:`moves` prices.
+        """
+        shares, is_back = self.layouts.way(
+            self._layout(tensor, one)[0], self._layout(tensor, other)[0]
+        )
+        sender, receiver = np.nonzero(shares)
+        devices = self.layouts.routes.devices
+        demands = Demands(
+            source=devices[sender],
+            destination=devices[receiver],
+            num_bytes=shares[sender, receiver].astype(float),
+            payload=np.arange(len(sender)),
+            operation=np.zeros(len(sender), dtype=np.int64),
+            operation_names=("reshard",),
+        )
+        if not is_back:
+            return demands, default_routes(self.physical, demands)
+        turned = replace(demands, source=demands.destination, destination=demands.source)
+        found = default_routes(self.physical, turned)
+        return demands, Routes(found.offsets, _opposite(self.physical)[found.links])
 
     def _layout(self, tensor: Tensor, index: int) -> tuple[int, float]:
         """Return the number of the layout of a tensor, and the share that the fullest holds."""
@@ -269,6 +306,16 @@ class Resharding:
             volume = float((layout[..., 1] - layout[..., 0]).prod(axis=1).max())
             self._known[key] = self.layouts.number(layout), volume
         return self._known[key]
+
+
+def _opposite(network: Network) -> IntArray:
+    """Return the link that leads back along each link; its own number where there is none."""
+    ends = zip(network.source.tolist(), network.target.tolist(), strict=True)
+    number = {pair: link for link, pair in enumerate(ends)}
+    back: IntArray = np.array(
+        [number.get((target, source), link) for (source, target), link in number.items()]
+    )
+    return back
 
 
 def _split(tensor: Tensor, plan_options: PlanOptions) -> Split:
