@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
 from operator import add
 from typing import Protocol, TypeVar
 
@@ -331,179 +331,422 @@ def unit_moments(
     ``_fsdp_collectives.py``, seen in dry runs; streams: ``all_gather_copy_in_stream`` and
     ``reduce_scatter_stream`` there, and the pools of ``c10/cuda/CUDACachingAllocator.cpp``.
     """
-    offload = plan_options.offload
-    b, c = optimizer.gathered_weight_bytes_per_param, optimizer.reduced_gradient_bytes_per_param
-    g = 0.0 if optimizer.freezes_weights else b
-    whole, n = state.all_params, larger(state.num_layers, 1.0)
-    embedding, layer, head = state.embedding_params, state.layer_params, state.head_params
-    tied, others = state.tied_params, state.others_table_params
-    piped = state.sums_before_scatter
-    keeps = plan_options.zero_stage < 3 or plan_options.keeps_gathered
-    shard = rest.gradients * (not (offload.has_weights or offload.has_gradients))
-    each = shard / larger(whole, 1.0)
-    # What replicas sum stays until the end of a backward pass.
-    are_replicas = shards.replicas > 1
-    of_replicas = c * sharded_params(state, shards) / larger(whole, 1.0)
-    left_of_unit = where(are_replicas, of_replicas, each)
-    message = c * (1.0 - piped)
-    waits = state.sums_in_last_pass
-    # Gradients of a unit beside sums: none where each is added as it is made.
-    of_unit = g * (1.0 - waits * (b == c))
-    # What the loss reduces, and the gradients of a tied table that wait for the embedding.
-    own = (head + tied) * head_in_loss
-    late = tied * (not head_in_loss) * of_unit
-    summed_whole = c * (whole + others - own) + each * own
-    is_gpipe = plan_options.schedule is ScheduleKind.GPIPE
-    # Layers of a chunk, through which a micro-batch goes backward without another one between.
-    chunk = n / state.num_chunks
-    on_device = 0.0 if offload.has_activations else 1.0
-    is_first, table, two = embedding > 0, b * tied, 2.0 * b * layer
-    everything = b * whole
-    messages = b * (layer + larger(embedding, head + tied))
-
-    def passes(in_flight: Num, summed: Num, grows: Num, *, to_end: bool) -> Iterator[Moment]:
-        """Yield the moments of a backward pass over the gradients of those before it.
-
-        The first one of a pipeline counts as far as activations are not gone ``to_end``.
-        """
-        waiting = state.waiting_bytes * larger(in_flight - 1.0, 0.0) + state.output_bytes
-        work, entry = state.working_bytes, state.entry_bytes
-        growth = where(piped > 0, grows * c, where(are_replicas, of_replicas, grows * each))
-        # A shard that is added to the one of earlier micro-batches.
-        added = (1.0 - grows) * (1.0 - piped) * each * (1.0 - 1.0 * are_replicas)
-        # Whole sums: a unit is reduced from them, and its shard takes their place.
-        is_whole = waits * (1.0 - grows)
-        growth = where(is_whole > 0, left_of_unit - c, growth)
-        added = where(is_whole > 0, c - g, added)
-
-        # Activations: all, without one layer, and without the layers of a chunk.
-        layer_bytes = on_device * state.kept_bytes / n
-        full = on_device * state.kept_bytes * in_flight
-        behind_chunk = larger(full - chunk * layer_bytes, 0.0)
-
-        def left(params: Num) -> Num:
-            return everything - (1.0 - piped) * b * params
-
-        # The sum and the message of the last reduction in a loss.
-        held = piped * (c + each) * own
-        before_loss = held * where(later, 1.0, 0.0) if is_gpipe else held * (1.0 - grows)
-        reduced = growth * (-head * head_in_loss) + (grows * each * own) * head_in_loss
-
-        def idle(done: Num, sent: Num) -> Num:
-            """Return the places of shards to come and of messages that are not ``sent``."""
-            come = where(is_whole > 0, left_of_unit * done, summed + growth * done)
-            shards_to_come = shard - where(piped > 0, each * own, come)
-            return larger(shards_to_come, 0.0) + messages - sent * (1.0 - piped)
-
-        def of_layer(kept: Num, before: Num, done: Num, gathered: Num) -> Iterator[Moment]:
-            gradients = message * before + summed + growth * done + late + reduced + held
-            gathered, unused = gathered + table, idle(done, b * layer)
-            yield Moment(gradients, gathered, kept, waiting, work, unused)
-            less = kept - layer_bytes
-            yield Moment(gradients + of_unit * layer, gathered, less, waiting, entry, unused)
-
-        # The forward pass: the message of a unit is there until the next one is whole.
-        behind = smaller(behind_chunk + chunk * layer_bytes, full) - layer_bytes
-        for sent, params, before, kept in (
-            (embedding, embedding, 0.0 * whole, behind_chunk),
-            (embedding - tied + layer, layer, embedding, behind_chunk),
-            (2.0 * layer, layer, whole - head - layer, behind),
-            (layer + head, head, whole - head, full),
-        ):
-            stay = b * before if keeps else table * (before > 0)
-            unused = larger(idle(0.0, 0.0) - b * sent, 0.0)
-            yield Moment(summed, b * (sent + params) + stay, kept, waiting, idle=unused)
-        at_once = b * larger(embedding, layer) + everything
-        yield Moment(gathered=at_once * piped * (state.num_chunks > 1))
-        # The loss, the product of the head, and the last layer.
-        beside = state.loss_bytes - state.loss_logit_bytes - state.loss_kept_bytes
-        loss, logits = waiting + state.loss_logit_bytes, state.logit_bytes
-        at_loss = full + state.loss_kept_bytes
-        if head_in_loss:
-            sums, gathered = summed, everything if keeps else b * own
-            stream = state.loss_stream_bytes
-            if is_gpipe:  # all losses come before a layer goes backward
-                sums = each * own * where(later, 1.0, 0.0)
-            summing = sums + c * own + before_loss
-            made, reducing = summing + g * own, sums + (2.0 * c + each) * own
-            unused = idle(0.0, 0.0)
-            yield Moment(summing, gathered, at_loss, loss + logits, beside + stream, unused)
-            yield Moment(made, gathered, full, 2.0 * logits + waiting, stream, unused)
-            yield Moment(reducing, gathered, full, logits + waiting, stream, unused)
-        else:
-            unused = idle(0.0, 0.0) + state.logit_place_bytes
-            yield Moment(summed, everything * keeps, at_loss, loss, beside, unused)
-            scores = logits * (3.0 - 2.0 * on_device) + waiting
-            copied = everything if keeps else 2.0 * b * head + table
-            yield Moment(summed, copied, full, scores, idle=idle(0.0, b * head))
-            gathered = everything if keeps else b * (head + tied + layer)
-            unused = idle(0.0, b * layer)
-            yield Moment(summed + g * (head + tied), gathered, full, scores, idle=unused)
-        of_end = head * (not head_in_loss)
-        yield from of_layer(full, of_end, head, left(head) if keeps else two)
-        if not to_end:
-            return
-        # The reduction of the gradients of the head.
-        ends = (g + message + added + growth) * of_end + summed + late + reduced + held
-        gathered = (left(head) if keeps else b * layer) + table
-        yield Moment(ends, gathered, full, waiting, idle=idle(head, 0.0))
-        # The layer before the last one, the one behind the first one, and the first one.
-        of_first = behind_chunk + layer_bytes
-        behind_one, behind_two = (where(n > many, layer, of_end) for many in (1.0, 2.0))
-        yield from of_layer(
-            larger(full - layer_bytes, of_first), behind_one, head + layer,
-            left(head + layer) if keeps else two,
-        )  # fmt: skip
-        in_pipe, alone = everything - b * embedding, two
-        if keeps:
-            in_pipe, alone = everything, b * embedding + two
-        yield from of_layer(
-            smaller(of_first + layer_bytes, full), behind_two,
-            larger(whole - embedding - 2.0 * layer, head), where(piped > 0, in_pipe, alone),
-        )  # fmt: skip
-        first = where(piped > 0, everything, b * (layer + embedding))
-        yield from of_layer(of_first, behind_one, whole - embedding - layer, first)
-        # The embedding: the gradient of its table, and the reduction of it.
-        made = where(piped > 0, g * (embedding + others), g * (2.0 * embedding + others))
-        made = where(others > 0, made, g * (embedding + tied) + late)
-        before = message * layer + summed + growth * (whole - embedding) + reduced + held
-        made = made + before
-        last = where(piped > 0, everything, b * embedding)
-        copied = where(piped > 0, everything, b * embedding * (1.0 if keeps else 2.0))
-        yield Moment(before, copied * is_first, behind_chunk, waiting)
-        yield Moment(made, last * is_first, behind_chunk, waiting)
-        ends = (g + message + added) * embedding + summed + growth * whole + reduced + held
-        yield Moment(ends, last * piped, behind_chunk, waiting)
-
-    later = state.later_micro_batches > 0
-    total = where(piped + waits > 0, summed_whole, shard) * later
-    # The first unit is reduced first, with all others whole beside it.
-    unit = where(is_first, embedding, layer)
-    end = Moment(
-        gradients=piped * (summed_whole + (c + each) * unit),
-        gathered=piped * b * (whole - unit),
-        idle=piped * (shard - each * unit + messages),
-    )
-    # A backward pass before the last one adds to whole sums; the first one makes them.
-    earlier = c * (whole - embedding * (state.later_micro_batches == 1.0))
-    summing = Moment(
-        gradients=waits * (earlier + g * embedding), gathered=waits * b * embedding,
-        idle=waits * (shard + messages),
-    )  # fmt: skip
-    copies = 4.0 * update_copies * sharded_params(state, shards) * (not offload.has_optimizer)
-    update = Moment(gradients=shard, temporary=copies, idle=messages)
-    in_flight = where(later, state.in_flight_later, state.in_flight)
-    after = passes(in_flight, total, where(later, 0.0, 1.0), to_end=True)
-    if is_gpipe:
-        # No forward pass in between lets go what the backward pass before it gathered.
-        after = (replace(m, gathered=larger(m.gathered, piped * everything)) for m in after)
+    step = UnitStep(state, shards, plan_options, optimizer, rest, head_in_loss)
     return (
-        *after,
-        *passes(state.in_flight, 0.0 * total, 1.0, to_end=is_gpipe),
-        summing,
-        end,
-        update,
+        *step.last_pass(),
+        *step.first_pass(),
+        *step.reductions(),
+        step.update(update_copies),
     )
+
+
+@dataclass(frozen=True)
+class UnitStep:
+    """A step of full sharding by unit: sizes and moments; symbols are of :func:`unit_moments`."""
+
+    state: StageState
+    shards: ShardDegrees
+    plan_options: PlanOptions
+    optimizer: OptimizerPreset
+    rest: AtRest
+    head_in_loss: bool = False
+
+    @property
+    def b(self) -> float:
+        """Bytes of a gathered weight [bytes]."""
+        return self.optimizer.gathered_weight_bytes_per_param
+
+    @property
+    def c(self) -> float:
+        """Bytes of a reduced gradient [bytes]."""
+        return self.optimizer.reduced_gradient_bytes_per_param
+
+    @property
+    def g(self) -> float:
+        """Bytes of a gradient as a backward pass makes it [bytes]."""
+        return 0.0 if self.optimizer.freezes_weights else self.b
+
+    @property
+    def whole(self) -> Num:
+        """Parameters of all units [1]."""
+        return self.state.all_params
+
+    @property
+    def piped(self) -> Num:
+        """1 in a pipeline, else 0."""
+        return self.state.sums_before_scatter
+
+    @property
+    def waits(self) -> Num:
+        """1 where whole sums wait for the last backward pass without a pipeline, else 0."""
+        return self.state.sums_in_last_pass
+
+    @cached_property
+    def later(self) -> Mask:
+        """Whether a micro-batch follows the first one."""
+        return self.state.later_micro_batches > 0
+
+    @property
+    def is_gpipe(self) -> bool:
+        """Whether all forward passes come before the first backward pass."""
+        return self.plan_options.schedule is ScheduleKind.GPIPE
+
+    @property
+    def keeps(self) -> bool:
+        """Whether gathered weights stay to the backward pass."""
+        return self.plan_options.zero_stage < 3 or self.plan_options.keeps_gathered
+
+    @property
+    def on_device(self) -> float:
+        """1 where kept activations stay on the device, else 0."""
+        return 0.0 if self.plan_options.offload.has_activations else 1.0
+
+    @cached_property
+    def num_layers(self) -> Num:
+        """Layers of the stage, at least one [1]."""
+        return larger(self.state.num_layers, 1.0)
+
+    @cached_property
+    def chunk(self) -> Num:
+        """Layers that a micro-batch goes backward through without another one between [1]."""
+        return self.num_layers / self.state.num_chunks
+
+    @cached_property
+    def shard(self) -> Num:
+        """Gradients that stay on the device from one micro-batch to the next [bytes]."""
+        offload = self.plan_options.offload
+        return self.rest.gradients * (not (offload.has_weights or offload.has_gradients))
+
+    @cached_property
+    def each(self) -> Num:
+        """Bytes that stay of the gradient of one parameter [bytes]."""
+        return self.shard / larger(self.whole, 1.0)
+
+    @cached_property
+    def are_replicas(self) -> Mask:
+        """Whether shards have replicas, whose sums stay to the end of a backward pass."""
+        return self.shards.replicas > 1
+
+    @cached_property
+    def of_replicas(self) -> Num:
+        """Bytes that replicas sum of the gradient of one parameter [bytes]."""
+        return self.c * sharded_params(self.state, self.shards) / larger(self.whole, 1.0)
+
+    @cached_property
+    def left_of_unit(self) -> Num:
+        """Bytes that a reduction leaves of the gradient of one parameter [bytes]."""
+        return where(self.are_replicas, self.of_replicas, self.each)
+
+    @cached_property
+    def message(self) -> Num:
+        """Bytes of one gradient in a message of a backward pass [bytes]."""
+        return self.c * (1.0 - self.piped)
+
+    @cached_property
+    def messages(self) -> Num:
+        """Places of the messages of gathered weights [bytes]."""
+        state = self.state
+        end = larger(state.embedding_params, state.head_params + state.tied_params)
+        return self.b * (state.layer_params + end)
+
+    @cached_property
+    def of_unit(self) -> Num:
+        """Bytes of one gradient of a unit beside sums: 0 where each is added as it is made."""
+        return self.g * (1.0 - self.waits * (self.b == self.c))
+
+    @cached_property
+    def own(self) -> Num:
+        """Parameters of which the loss reduces the gradients [1]."""
+        return (self.state.head_params + self.state.tied_params) * self.head_in_loss
+
+    @cached_property
+    def late(self) -> Num:
+        """Gradients of a tied table that wait for those of the embedding [bytes]."""
+        return self.state.tied_params * (not self.head_in_loss) * self.of_unit
+
+    @cached_property
+    def summed_whole(self) -> Num:
+        """Whole sums of gradients [bytes]."""
+        others = self.state.others_table_params
+        return self.c * (self.whole + others - self.own) + self.each * self.own
+
+    @cached_property
+    def everything(self) -> Num:
+        """Gathered weights of all units [bytes]."""
+        return self.b * self.whole
+
+    @cached_property
+    def two(self) -> Num:
+        """Gathered weights of two layers [bytes]."""
+        return 2.0 * self.b * self.state.layer_params
+
+    @cached_property
+    def table(self) -> Num:
+        """Gathered weights of a tied table [bytes]."""
+        return self.b * self.state.tied_params
+
+    def first_pass(self) -> Iterator[Moment]:
+        """Yield the moments of the first backward pass.
+
+        In a pipeline it counts as far as activations are not gone.
+        """
+        first = UnitPass(self, self.state.in_flight, 0.0 * self.whole, 1.0)
+        yield from first.down_to_last_layer()
+        if self.is_gpipe:
+            yield from first.down_to_embedding()
+
+    def last_pass(self) -> Iterator[Moment]:
+        """Yield the moments of the last backward pass, which adds to gradients of earlier ones."""
+        state, later = self.state, self.later
+        summed = where(self.piped + self.waits > 0, self.summed_whole, self.shard) * later
+        in_flight = where(later, state.in_flight_later, state.in_flight)
+        last = UnitPass(self, in_flight, summed, where(later, 0.0, 1.0))
+        for moment in (*last.down_to_last_layer(), *last.down_to_embedding()):
+            if self.is_gpipe:
+                # No forward pass lets go what the backward pass before it gathered.
+                gathered = larger(moment.gathered, self.piped * self.everything)
+                yield replace(moment, gathered=gathered)
+            else:
+                yield moment
+
+    def reductions(self) -> Iterator[Moment]:
+        """Yield an earlier pass that adds to whole sums, and the reduction behind a pipeline."""
+        b, c, embedding = self.b, self.c, self.state.embedding_params
+        # The first backward pass makes whole sums, each later one adds to them.
+        earlier = c * (self.whole - embedding * (self.state.later_micro_batches == 1.0))
+        yield Moment(
+            gradients=self.waits * (earlier + self.g * embedding),
+            gathered=self.waits * b * embedding,
+            idle=self.waits * (self.shard + self.messages),
+        )
+        # The first unit is reduced first, with all others whole beside it.
+        unit = where(embedding > 0, embedding, self.state.layer_params)
+        yield Moment(
+            gradients=self.piped * (self.summed_whole + (c + self.each) * unit),
+            gathered=self.piped * b * (self.whole - unit),
+            idle=self.piped * (self.shard - self.each * unit + self.messages),
+        )
+
+    def update(self, copies: float) -> Moment:
+        """Return the update, which copies so many FP32 numbers of each parameter of a shard."""
+        copied = 4.0 * copies * sharded_params(self.state, self.shards)
+        on_device = not self.plan_options.offload.has_optimizer
+        return Moment(gradients=self.shard, temporary=copied * on_device, idle=self.messages)
+
+
+@dataclass(frozen=True)
+class UnitPass:
+    """A forward and a backward pass of a step by unit, over gradients of the passes before it."""
+
+    step: UnitStep
+    in_flight: Num
+    summed: Num
+    """Gradients of the passes before [bytes]."""
+    grows: Num
+    """1 where no pass is before, else 0."""
+
+    @cached_property
+    def waiting(self) -> Num:
+        """Logits of other micro-batches [bytes]."""
+        state = self.step.state
+        return state.waiting_bytes * larger(self.in_flight - 1.0, 0.0) + state.output_bytes
+
+    @cached_property
+    def from_whole(self) -> Num:
+        """1 where a unit is reduced from whole sums, whose place its shard takes, else 0."""
+        return self.step.waits * (1.0 - self.grows)
+
+    @cached_property
+    def growth(self) -> Num:
+        """Bytes by which gradients that stay grow with each parameter [bytes]."""
+        step = self.step
+        of_shard = where(step.are_replicas, step.of_replicas, self.grows * step.each)
+        growth = where(step.piped > 0, self.grows * step.c, of_shard)
+        return where(self.from_whole > 0, step.left_of_unit - step.c, growth)
+
+    @cached_property
+    def added(self) -> Num:
+        """Bytes of a shard that is added to that of earlier micro-batches [bytes]."""
+        step = self.step
+        added = (1.0 - self.grows) * (1.0 - step.piped) * step.each
+        return where(self.from_whole > 0, step.c - step.g, added * (1.0 - 1.0 * step.are_replicas))
+
+    @cached_property
+    def of_one_layer(self) -> Num:
+        """Activations of a layer [bytes]."""
+        return self.step.on_device * self.step.state.kept_bytes / self.step.num_layers
+
+    @cached_property
+    def full(self) -> Num:
+        """Activations of all micro-batches in flight [bytes]."""
+        return self.step.on_device * self.step.state.kept_bytes * self.in_flight
+
+    @cached_property
+    def behind_chunk(self) -> Num:
+        """Activations without those of the layers of a chunk [bytes]."""
+        return larger(self.full - self.step.chunk * self.of_one_layer, 0.0)
+
+    @cached_property
+    def held(self) -> Num:
+        """Sum and message of the last reduction in a loss of a pipeline [bytes]."""
+        return self.step.piped * (self.step.c + self.step.each) * self.step.own
+
+    @cached_property
+    def reduced(self) -> Num:
+        """Growth that a reduction in the loss has already made, or spares [bytes]."""
+        step, head_in_loss = self.step, self.step.head_in_loss
+        spared = self.growth * (-step.state.head_params * head_in_loss)
+        return spared + (self.grows * step.each * step.own) * head_in_loss
+
+    def left(self, params: Num) -> Num:
+        """Return the gathered weights without those of ``params``, which a pipeline keeps."""
+        return self.step.everything - (1.0 - self.step.piped) * self.step.b * params
+
+    def idle(self, done: Num, sent: Num) -> Num:
+        """Return the places of shards to come and of messages that are not ``sent`` [bytes]."""
+        step = self.step
+        come = where(
+            self.from_whole > 0, step.left_of_unit * done, self.summed + self.growth * done
+        )
+        shards_to_come = step.shard - where(step.piped > 0, step.each * step.own, come)
+        return larger(shards_to_come, 0.0) + step.messages - sent * (1.0 - step.piped)
+
+    def down_to_last_layer(self) -> Iterator[Moment]:
+        """Yield the forward pass, the loss, and the backward pass of the last layer."""
+        step, head = self.step, self.step.state.head_params
+        yield from self.forward()
+        yield from self.loss_in_parts() if step.head_in_loss else self.loss()
+        of_end = head * (not step.head_in_loss)
+        gathered = self.left(head) if step.keeps else step.two
+        yield from self.layer_backward(self.full, of_end, head, gathered)
+
+    def forward(self) -> Iterator[Moment]:
+        """Yield the gathers of the forward pass.
+
+        The message of a unit is there until the next one is whole.
+        """
+        step, state = self.step, self.step.state
+        embedding, layer, head = state.embedding_params, state.layer_params, state.head_params
+        last_kept = self.behind_chunk + step.chunk * self.of_one_layer
+        last_kept = smaller(last_kept, self.full) - self.of_one_layer
+        for sent, params, before, kept in (
+            (embedding, embedding, 0.0 * step.whole, self.behind_chunk),
+            (embedding - state.tied_params + layer, layer, embedding, self.behind_chunk),
+            (2.0 * layer, layer, step.whole - head - layer, last_kept),
+            (layer + head, head, step.whole - head, self.full),
+        ):
+            stay = step.b * before if step.keeps else step.table * (before > 0)
+            unused = larger(self.idle(0.0, 0.0) - step.b * sent, 0.0)
+            gathered = step.b * (sent + params) + stay
+            yield Moment(self.summed, gathered, kept, self.waiting, idle=unused)
+        at_once = step.b * larger(embedding, layer) + step.everything
+        yield Moment(gathered=at_once * step.piped * (state.num_chunks > 1))
+
+    def loss(self) -> Iterator[Moment]:
+        """Yield the loss, the logits and the product of the head in the backward pass."""
+        step, state = self.step, self.step.state
+        logits, head = state.logit_bytes, state.head_params
+        beside = state.loss_bytes - state.loss_logit_bytes - state.loss_kept_bytes
+        at_loss = self.waiting + state.loss_logit_bytes
+        kept, whole = self.full + state.loss_kept_bytes, step.everything * step.keeps
+        unused = self.idle(0.0, 0.0) + state.logit_place_bytes
+        yield Moment(self.summed, whole, kept, at_loss, beside, unused)
+        scores = logits * (3.0 - 2.0 * step.on_device) + self.waiting
+        gathered = step.everything if step.keeps else 2.0 * step.b * head + step.table
+        yield Moment(self.summed, gathered, self.full, scores, idle=self.idle(0.0, step.b * head))
+        ends = head + state.tied_params
+        gathered = step.everything if step.keeps else step.b * (ends + state.layer_params)
+        unused = self.idle(0.0, step.b * state.layer_params)
+        yield Moment(self.summed + step.g * ends, gathered, self.full, scores, idle=unused)
+
+    def loss_in_parts(self) -> Iterator[Moment]:
+        """Yield a loss that multiplies by the head, and the reduction of its gradients."""
+        step, state, own = self.step, self.step.state, self.step.own
+        logits, stream = state.logit_bytes, state.loss_stream_bytes
+        beside = state.loss_bytes - state.loss_logit_bytes - state.loss_kept_bytes
+        sums, before = self.summed, self.held * (1.0 - self.grows)
+        if step.is_gpipe:  # all losses come before a layer goes backward
+            is_later = where(step.later, 1.0, 0.0)
+            sums, before = step.each * own * is_later, self.held * is_later
+        gathered = step.everything if step.keeps else step.b * own
+        summing = sums + step.c * own + before
+        made, reducing = summing + step.g * own, sums + (2.0 * step.c + step.each) * own
+        unused, kept = self.idle(0.0, 0.0), self.full + state.loss_kept_bytes
+        at_loss = self.waiting + state.loss_logit_bytes + logits
+        yield Moment(summing, gathered, kept, at_loss, beside + stream, unused)
+        at_product = 2.0 * logits + self.waiting
+        yield Moment(made, gathered, self.full, at_product, stream, unused)
+        yield Moment(reducing, gathered, self.full, logits + self.waiting, stream, unused)
+
+    def layer_backward(self, kept: Num, before: Num, done: Num, gathered: Num) -> Iterator[Moment]:
+        """Yield the beginning and the end of the backward pass of a layer.
+
+        Parameters
+        ----------
+        kept
+            Activations at its beginning [bytes].
+        before, done
+            Parameters of the unit before, of which gradients are sent, and of all units before [1].
+        gathered
+            Gathered weights, a tied table left out [bytes].
+        """
+        step, state = self.step, self.step.state
+        gradients = step.message * before + self.summed + self.growth * done
+        gradients = gradients + step.late + self.reduced + self.held
+        unused, gathered = self.idle(done, step.b * state.layer_params), gathered + step.table
+        yield Moment(gradients, gathered, kept, self.waiting, state.working_bytes, unused)
+        yield Moment(
+            gradients + step.of_unit * state.layer_params, gathered, kept - self.of_one_layer,
+            self.waiting, state.entry_bytes, unused,
+        )  # fmt: skip
+
+    def down_to_embedding(self) -> Iterator[Moment]:
+        """Yield the backward pass behind the last layer: reduction of the head, layers, table."""
+        step, state = self.step, self.step.state
+        embedding, layer, head = state.embedding_params, state.layer_params, state.head_params
+        whole, everything, two = step.whole, step.everything, step.two
+        of_end = head * (not step.head_in_loss)
+        ends = (step.g + step.message + self.added + self.growth) * of_end + self.summed
+        ends = ends + step.late + self.reduced + self.held
+        gathered = (self.left(head) if step.keeps else step.b * layer) + step.table
+        yield Moment(ends, gathered, self.full, self.waiting, idle=self.idle(head, 0.0))
+        # The layer before the last one, the one behind the first one, and the first one.
+        of_first = self.behind_chunk + self.of_one_layer
+        behind_one, behind_two = (
+            where(step.num_layers > many, layer, of_end) for many in (1.0, 2.0)
+        )
+        yield from self.layer_backward(
+            larger(self.full - self.of_one_layer, of_first), behind_one, head + layer,
+            self.left(head + layer) if step.keeps else two,
+        )  # fmt: skip
+        in_pipe, alone = everything - step.b * embedding, two
+        if step.keeps:
+            in_pipe, alone = everything, step.b * embedding + two
+        yield from self.layer_backward(
+            smaller(of_first + self.of_one_layer, self.full), behind_two,
+            larger(whole - embedding - 2.0 * layer, head), where(step.piped > 0, in_pipe, alone),
+        )  # fmt: skip
+        first = where(step.piped > 0, everything, step.b * (layer + embedding))
+        yield from self.layer_backward(of_first, behind_one, whole - embedding - layer, first)
+        yield from self.embedding_backward()
+
+    def embedding_backward(self) -> Iterator[Moment]:
+        """Yield the gradient of the table, and its reduction."""
+        step, state = self.step, self.step.state
+        embedding, others = state.embedding_params, state.others_table_params
+        made = step.g * (where(step.piped > 0, embedding, 2.0 * embedding) + others)
+        made = where(others > 0, made, step.g * (embedding + state.tied_params) + step.late)
+        before = step.message * state.layer_params + self.summed + self.reduced + self.held
+        before = before + self.growth * (step.whole - embedding)
+        is_first, kept, waiting = embedding > 0, self.behind_chunk, self.waiting
+        last = where(step.piped > 0, step.everything, step.b * embedding)
+        copies = 1.0 if step.keeps else 2.0
+        copied = where(step.piped > 0, step.everything, step.b * embedding * copies)
+        yield Moment(before, copied * is_first, kept, waiting)
+        yield Moment(before + made, last * is_first, kept, waiting)
+        ends = (step.g + step.message + self.added) * embedding + self.summed + self.reduced
+        ends = ends + self.growth * step.whole + self.held
+        yield Moment(ends, last * step.piped, kept, waiting)
 
 
 def certain_moments(

@@ -158,7 +158,8 @@ def _in_parts(plan: Plan) -> dict[str, object]:
         "shape": (sizes["pp"], copies, sizes["ep"], sizes["etp"]),
         "names": _written(("pp", "expert_dp", "ep", "etp")),
         "stage": options.zero_stage,
-        "mesh": 'mesh["dp_replicate", "shards"]' if _is_hybrid(plan) else 'groups["shards"]',
+        "mesh": 'DeviceMesh._concatenate([groups["dp_replicate"], groups["shards"]])'
+                if _is_hybrid(plan) else 'groups["shards"]',
         "offload": "CPUOffloadPolicy" if on_host else "OffloadPolicy",
         "pin": 'pin_memory=DEVICE == "cuda"' if on_host else "",
         "add_expert_groups": "    groups |= build_expert_groups()\n" * (expert_ranks > 1),

@@ -172,7 +172,7 @@ class RankProgram:
         shards = together(SHARD_AXES, "shards")
         groups = {"shards": shards, "gradients": together(GRADIENT_AXES, "gradients")}
         if self.sizes["dp_replicate"] > 1:
-            groups["hybrid"] = mesh["dp_replicate", shards.mesh_dim_names[0]]
+            groups["hybrid"] = DeviceMesh._concatenate([mesh["dp_replicate"], shards])
         return groups
 
     @property
