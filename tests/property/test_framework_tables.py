@@ -140,8 +140,9 @@ def test_what_starts_on_tpus_is_written():
     assert TARGET_OF["maxtext"] in exporters
 
 
-APART = ("torchtune", "torchtitan-autoparallel")
-"""Targets with a narrower set of plans: of adapters (tests/cases), of Llama in one micro-batch."""
+APART = ("torchtune", "torchtitan-autoparallel", "shardings")
+"""Targets with a narrower set of plans (adapters, in tests/cases; Llama in one micro-batch), and
+one that no program starts."""
 TARGETS = sorted(name for name, one in exporters.items() if one.is_text and name not in APART)
 """Targets for plans that train all weights."""
 

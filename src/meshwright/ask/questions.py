@@ -605,8 +605,8 @@ class Export(Written):
     plan: Name | None = argument("a plan as JSON; without one, the targets")
     target: str | None = argument(
         "torch, megatron, megatron-bridge, torchtitan, torchtitan-autoparallel, deepspeed, "
-        "accelerate, axolotl, torchtune, maxtext or chakra; of a plan of serving vllm, sglang or "
-        "tensorrt-llm"
+        "accelerate, axolotl, torchtune, maxtext, chakra or shardings; of a plan of serving vllm, "
+        "sglang or tensorrt-llm"
     )
     out: Name = option("folder for the files", "FOLDER", ".")
     launcher: Literal["slurm", "kubernetes"] | None = option(

@@ -273,9 +273,9 @@ class Resharding:
         return float(np.prod([float(sizes[dim]) for dim in tensor.dims])) * word
 
     def way(self, tensor: Tensor, one: int, other: int) -> tuple[Demands, Routes]:
-        """Return what devices send each other of a tensor between two options, for one byte of it.
+        """Return the shares of a tensor that devices send each other between two options, in bytes.
 
-        Over the same links as :meth:`moves` prices.
+        Of a tensor of one byte, over the same links as :meth:`moves` prices.
         """
         shares, is_back = self.layouts.way(
             self._layout(tensor, one)[0], self._layout(tensor, other)[0]
