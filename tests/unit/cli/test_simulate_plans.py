@@ -58,7 +58,7 @@ def test_the_data_hold_parts_that_sum(capsys, plan_file):
     assert set(data) == {
         "plan", "fidelity", "step_time_s", "time_parts_s", "contended_s", "closed_form_s",
         "num_tasks", "num_micro_batches", "num_micro_batches_played", "link_utilisation",
-        "busiest_links",
+        "busiest_links", "operators_s", "operators_time_parts_s",
     }  # fmt: skip
     assert data["fidelity"] == "simulated"
     assert sum(data["time_parts_s"].values()) == pytest.approx(data["step_time_s"])
