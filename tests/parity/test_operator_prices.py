@@ -20,6 +20,7 @@ from meshwright.wafer.price import choice_network, physical_network
 SMALL = model(num_layers=4)
 TIED = model(num_layers=3, tied_embeddings=True)
 MIXED = model(dense(gqa(8, 2)), dense(gqa(8, 4)), num_layers=4)
+ROUTED = model(dense(), experts(4, 2, 64), num_layers=4)
 GRID = (level(4, "mesh"), level(2, "mesh"))
 
 
@@ -34,11 +35,11 @@ def graph_of(what, num_sequences=8, **choices):
     return model_graph(what, frame, physical_network(what))
 
 
-FORMS = [pytest.param(*form) for form in product((TIED, SMALL, MIXED), (1, 0, 2, 3), Recompute)]
+FORMS = [pytest.param(*form) for form in product((TIED, SMALL, MIXED, ROUTED), (1, 0, 2, 3), Recompute)]
 """Models, stages of ZeRO and forms of recomputation."""
 
 
-@pytest.mark.parametrize(("spec", "zero_stage", "recompute"), one_in(18, FORMS))
+@pytest.mark.parametrize(("spec", "zero_stage", "recompute"), one_in(24, FORMS))
 def test_one_option_for_all_is_the_strategy(spec, zero_stage, recompute):
     what = asked(spec)
     graph = graph_of(what, zero_stage=zero_stage, recompute=recompute)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from placed_problems import grid_problem, placed, simulated
-from small_problems import model
+from small_problems import experts, model
 
 from meshwright.base.arrays import number_at
 from meshwright.network.simulation.tasks import critical_path, seconds_by_track
@@ -64,6 +64,16 @@ def test_one_option_for_all_takes_what_its_strategy_takes(degrees, plan_options)
     found = simulate_operators(asked, plan, physical_network(asked))
     assert found.step_time_s == pytest.approx(expected.step_time_s, rel=2e-2)
     assert found.time_parts_s["reshard_s"] == 0.0
+
+
+def test_one_option_for_all_of_a_model_with_experts():
+    asked = grid_problem(4, 2, spec=model(experts(4, 2, 64), num_layers=4))
+    strategy = make_strategy(dp_shard=8, ep=4)
+    price = placed(asked, strategy, WAITS)
+    expected = simulated(asked, strategy, WAITS, price)[1]
+    plan = operators_of(asked, [price], (0,) * len(places_of(asked)))
+    found = simulate_operators(asked, plan, physical_network(asked))
+    assert found.step_time_s == pytest.approx(expected.step_time_s, rel=2e-2)
 
 
 def test_passing_the_residual_stream_by_hand():

@@ -184,7 +184,7 @@ def degree_columns(grid: Grid) -> StrategyColumns:
     blocks = []
     choices = grid.choices
     for tp, cp, dp, pp, tatp in _grids(grid):
-        experts = _expert_degrees(grid, tp, cp, dp)
+        experts = expert_degrees(grid.num_experts, tp, cp, dp, grid.choices)
         stages = choices.of("num_virtual_stages", tuple(virtual_stage_counts(grid.num_layers, pp)))
         largest = -(-grid.global_batch_size // dp)
         usual = choices.instead_of("micro_batch_size", MICRO_BATCH_SIZES)
@@ -210,18 +210,22 @@ def _grids(grid: Grid) -> Iterator[tuple[int, int, int, int, int]]:
             yield tp, cp, dp, pp, tatp
 
 
-def _expert_degrees(grid: Grid, tp: int, cp: int, dp: int) -> list[tuple[int, int]]:
+def expert_degrees(
+    num_experts: int, tp: int, cp: int, dp: int, choices: Choices | None = None
+) -> list[tuple[int, int]]:
     """Return the (ep, etp) to try: experts borrow the devices of tp, cp and dp."""
-    if grid.num_experts == 0:
+    if num_experts == 0:
         return [(1, 1)]
+    known = choices or Choices()
     pairs = [
         (ep, etp)
-        for etp in grid.choices.instead_of("etp", sorted({1, tp}))
-        for ep in divisors(grid.num_experts)
+        for etp in known.instead_of("etp", sorted({1, tp}))
+        for ep in divisors(num_experts)
         if (dp * cp * tp) % (ep * etp) == 0
     ]
-    keeps = grid.choices.keeps
-    return sorted(pair for pair in pairs if keeps("ep", pair[0]) and keeps("etp", pair[1]))
+    return sorted(
+        pair for pair in pairs if known.keeps("ep", pair[0]) and known.keeps("etp", pair[1])
+    )
 
 
 def virtual_stage_counts(num_layers: int, num_stages: int) -> Iterator[int]:

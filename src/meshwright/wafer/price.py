@@ -24,6 +24,7 @@ from meshwright.sharding.strategy import (
     EXPERT_AXES,
     PlanOptions,
     Strategy,
+    StrategyColumns,
     Streamed,
     stack,
     take,
@@ -145,7 +146,11 @@ def choice_network(
     # Candidates of the same degrees have the same ways.
     tables = {id(choices): choices for _, choices in laid}
     known = {number: axes_laid(choices) for number, choices in tables.items()}
-    placed = joined([known[id(choices)] for _, choices in laid])
+    return laid_network(problem, joined([known[id(choices)] for _, choices in laid]), columns)
+
+
+def laid_network(problem: Problem, placed: AxisPlacement, columns: StrategyColumns) -> AxisNetwork:
+    """Return the groups of strategies, each laid in one way."""
     strides = {**placed.strides, **strides_of_experts(columns)}
     return problem.network_with(replace(placed, strides=strides), columns)
 

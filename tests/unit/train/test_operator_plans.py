@@ -73,10 +73,20 @@ def test_without_asking_there_are_none():
     assert plan(SPEC, GRID, workload()).operators is None
 
 
+def test_experts_stay_together_and_have_one_option():
+    spec = model(experts(4, 2, 64), num_layers=4)
+    operators = plan(spec, GRID, workload(), allowed=FEW, per_operator=True).operators
+    assert operators.lower_bound_s <= operators.step_time_s
+    assert operators.simulated_s == pytest.approx(operators.step_time_s, rel=0.1)
+    routed = [run for run in operators.runs if "experts.up" in run.operators]
+    assert routed
+    assert all({"experts.dispatch", "experts.combine"} <= set(run.operators) for run in routed)
+
+
 @pytest.mark.parametrize(
     ("spec", "on"),
-    [(SPEC, system(level(8, "switch"), capacity_bytes=4e9)), (model(experts(4, 2, 64)), GRID)],
-    ids=["no grid", "experts"],
+    [(SPEC, system(level(8, "switch"), capacity_bytes=4e9))],
+    ids=["no grid"],
 )
 def test_refused_with_a_reason(spec, on):
     with pytest.raises(UnsupportedError, match="a strategy for each operator needs a grid"):

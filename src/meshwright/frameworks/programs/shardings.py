@@ -22,7 +22,6 @@ from meshwright.cost.problem import Problem
 from meshwright.frameworks.framework import LaunchFiles, framework
 from meshwright.frameworks.refusals import choice_refusal
 from meshwright.graph.op import LayerGraph, Tensor
-from meshwright.network.placement import block_ranks
 from meshwright.sharding.algebra import FLAT, Sharding
 from meshwright.sharding.axes import activation_sharding, weight_sharding
 from meshwright.sharding.dealing import dealt_layers
@@ -144,10 +143,9 @@ class _Shown:
             return (self._one_for_all,)
         laid, physical = laid_options(self.problem, operators), physical_network(self.problem)
         found = []
-        for option, choice in zip(operators.options, laid.choices, strict=True):
-            ranks = block_ranks(physical, self.problem.grid_sides, choice.axes, choice.shapes)
-            assert ranks is not None
-            sizes = dict(zip(choice.axes, ranks.device.shape, strict=True))
+        for index, option in enumerate(operators.options):
+            ranks = laid.ranks(self.problem, index, physical)
+            sizes = dict(zip(ranks.axes, ranks.device.shape, strict=True))
             found.append(_option(option.text, option.strategy, option.plan_options, sizes,
                                  ranks.device.reshape(-1, order="F")))  # fmt: skip
         return tuple(found)

@@ -128,7 +128,7 @@ def check_operators(problem: Problem) -> None:
     Raises
     ------
     UnsupportedError
-        Off grids, on very large ones, for models with experts, and below a cap on power.
+        Off grids, on very large ones, and below a cap on power.
     """
     if problem.system.is_power_capped:
         raise UnsupportedError(
@@ -136,10 +136,10 @@ def check_operators(problem: Problem) -> None:
             "a cap on power"
         )
     is_small = problem.system.num_devices <= MOST_DEVICES
-    if problem.num_experts or not (has_placement(problem) and is_small):
+    if not (has_placement(problem) and is_small):
         raise UnsupportedError(
-            f"a strategy for each operator needs a grid of at most {MOST_DEVICES:,} devices and a "
-            f"model without experts: not {problem.model.name} on {problem.system.name}"
+            f"a strategy for each operator needs a grid of at most {MOST_DEVICES:,} devices, not "
+            f"{problem.system.name}"
         )
 
 

@@ -14,11 +14,12 @@ from operator import attrgetter
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, IntArray, column, gap_of
+from meshwright.base.arrays import FloatArray, IntArray, column, gap_of, number_at
 from meshwright.cost.problem import Problem
 from meshwright.search.choices.budget import cheapest_within
 from meshwright.search.choices.elimination import ChoiceGraph, Load, make_load
 from meshwright.topology.network import Network
+from meshwright.wafer.messages import HeldParams
 from meshwright.wafer.operators.options import SharedChoices, all_options
 from meshwright.wafer.operators.prices import (
     Assigned,
@@ -66,7 +67,7 @@ def model_graph(problem: Problem, frame: SharedChoices, physical: Network) -> Mo
 
     Every set of degrees keeps its fastest way to lay it; those that are likely to matter stay.
     """
-    options = all_options(problem, frame)
+    options = all_options(problem, frame, physical)
     if options is None:
         return None
     prices = operator_prices(problem, options)
@@ -110,7 +111,9 @@ def _likely(prices: OperatorPrices) -> IntArray:
     """
     rows = fastest_ways(prices, 1)
     costs = [cost.layer for piece in prices.costs for cost in piece]
-    held = np.sum([column(cost.kept_bytes + cost.dense_params) for cost in costs], axis=0)
+    held = np.sum(
+        [column(cost.kept_bytes + cost.dense_params + cost.expert_params) for cost in costs], axis=0
+    )
     fast = rows[np.argsort(_whole_s(prices)[rows], kind="stable")[:MOST_FAST]]
     lean = rows[np.argsort(held[rows], kind="stable")[:MOST_LEAN]]
     of_group = [
@@ -340,7 +343,7 @@ class SharedTable:
         every, physical = self.model.every_way, self.model.resharding.physical
         for row in sorted(rows):
             self._slowdown[row] = slowdown_of(
-                every.problem, every.options, row, float(self._params[row]), physical
+                every.problem, every.options, row, self._params(row), physical
             )
         if rows:
             self.model = self._slowed(self.model, rows)
@@ -377,9 +380,12 @@ class SharedTable:
         return replace(model, prices=prices)
 
     @cached_property
-    def _params(self) -> FloatArray:
-        """Dense parameters on one device where all operators have one option, by way [1]."""
+    def _held(self) -> HeldParams[FloatArray]:
         return whole_params(self.model.every_way, self.model.places)
+
+    def _params(self, row: int) -> HeldParams[float]:
+        """Return the parameters on one device where all operators have one option [1]."""
+        return HeldParams(number_at(self._held.dense, row), number_at(self._held.expert, row))
 
 
 MOST_ROUNDS_ON_DEMAND = 40

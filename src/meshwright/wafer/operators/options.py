@@ -14,10 +14,10 @@ import numpy as np
 from meshwright.base.arrays import BoolArray, IntArray, take_rows
 from meshwright.cost.communication import AxisNetwork
 from meshwright.cost.problem import Problem
-from meshwright.network.placement import Nesting, all_choices
+from meshwright.network.placement import Nesting, Ranks, all_choices
 from meshwright.search.exhaustive import Progress
 from meshwright.sharding.axes import all_refusals
-from meshwright.sharding.space import Choices, factorizations
+from meshwright.sharding.space import Choices, expert_degrees, factorizations
 from meshwright.sharding.strategy import (
     AXES,
     PlanOptions,
@@ -29,9 +29,10 @@ from meshwright.sharding.strategy import (
     stack,
     take,
 )
+from meshwright.topology.network import Network
 from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
-from meshwright.wafer.price import axes_laid
+from meshwright.wafer.price import axes_laid, laid_network, ranks_of
 
 MOST_OPTIONS = 6_000
 """Options that are priced at most; large grids get fewer ways to lay each set of degrees."""
@@ -75,6 +76,12 @@ class Options:
         """Return the degrees of one option."""
         return row(self.columns, index)
 
+    def ranks(self, problem: Problem, index: int, physical: Network) -> Ranks:
+        """Return the ranks of one option on their devices."""
+        found = ranks_of(problem, self.strategy(index), self.choices[index], physical)
+        assert found is not None
+        return found
+
     @property
     def streamed(self) -> IntArray:
         """Streamed tensor of each row, as its place in ``TENSORS``."""
@@ -83,7 +90,7 @@ class Options:
     @property
     def codes(self) -> IntArray:
         """A number for each row: equal where degrees and streamed tensor are equal."""
-        columns = [getattr(self.columns, axis) for axis in AXES]
+        columns = [getattr(self.columns, axis) for axis in (*AXES, "ep", "etp")]
         table = np.stack([*columns, self.streamed]).T
         return np.unique(table, axis=0, return_inverse=True)[1].reshape(-1)
 
@@ -112,7 +119,7 @@ class Options:
         )
 
 
-def all_options(problem: Problem, frame: SharedChoices) -> Options | None:
+def all_options(problem: Problem, frame: SharedChoices, physical: Network) -> Options | None:
     """Return every legal option, in every way to lay it; None without legal options."""
     strategies = list(_legal(problem, frame))
     each = max(1, MOST_OPTIONS // max(len(strategies), 1))
@@ -120,12 +127,13 @@ def all_options(problem: Problem, frame: SharedChoices) -> Options | None:
         (strategy, replace(plan_options, axis_order=choice.axes), choice)
         for strategy, plan_options in strategies
         for choice in all_choices(plan_options, strategy, problem.grid_sides, most=each)
+        if not problem.num_experts or ranks_of(problem, strategy, choice, physical) is not None
     ]
     if not rows:
         return None
     found, option_sets, choices = zip(*rows, strict=True)
     columns = stack(list(found))
-    network = problem.network_with(axes_laid(choices), columns)
+    network = laid_network(problem, axes_laid(choices), columns)
     return Options(frame, columns, tuple(option_sets), tuple(choices), network)
 
 
@@ -134,10 +142,17 @@ def _legal(problem: Problem, frame: SharedChoices) -> Iterator[tuple[Strategy, P
     columns = stack(
         [
             make_strategy(
-                tp=tp, cp=cp, dp_shard=dp, tatp=tatp, micro_batch_size=frame.num_sequences // dp
+                tp=tp,
+                cp=cp,
+                dp_shard=dp,
+                tatp=tatp,
+                ep=ep,
+                etp=etp,
+                micro_batch_size=frame.num_sequences // dp,
             )
             for tp, cp, dp, tatp in factorizations(frame.num_devices, 4).tolist()
             if frame.num_sequences % dp == 0
+            for ep, etp in expert_degrees(problem.num_experts, tp, cp, dp)
         ]
     )
     degrees = zip(

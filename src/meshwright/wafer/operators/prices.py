@@ -17,7 +17,16 @@ from itertools import pairwise
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, IntArray, Num, column, joined, larger, take_rows
+from meshwright.base.arrays import (
+    FloatArray,
+    IntArray,
+    Num,
+    column,
+    joined,
+    larger,
+    number_at,
+    take_rows,
+)
 from meshwright.cost.communication import Collectives, CollectiveTime, plain
 from meshwright.cost.layer import LayerCost, layer_cost, priced_pieces, weighted_sum
 from meshwright.cost.memory import ShardDegrees, step_memory
@@ -26,13 +35,13 @@ from meshwright.cost.pipeline import PipelinePrice, jitter_fraction, price_pipel
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import (
     DataParallelLinks,
+    SyncLinks,
     gradient_sync,
     optimizer_step_s,
     step_time,
     sync_links,
 )
 from meshwright.graph.op import LayerGraph, OpKind, Tensor
-from meshwright.network.placement import block_ranks
 from meshwright.search.choices.elimination import ChoiceGraph, Load, Pair, make_load
 from meshwright.sharding.strategy import PlanOptions, Recompute, Streamed, stack
 from meshwright.topology.network import Network
@@ -137,10 +146,21 @@ class OperatorPrices:
         return groups_of_pieces(self.problem)
 
     @cached_property
-    def links(self) -> DataParallelLinks:
+    def links(self) -> SyncLinks:
         """Collectives over the data-parallel axes of each option."""
         launch_s = self.problem.calibration.collective_launch_s
-        return sync_links(self.problem, Collectives(self.options.network, launch_s)).dense
+        return sync_links(self.problem, Collectives(self.options.network, launch_s))
+
+    def held(self, place: Place) -> list[tuple[DataParallelLinks, Num]]:
+        """Return the dense parameters of a group on one device, and those of its experts.
+
+        Each with the collectives that synchronise them.
+        """
+        layer = self.costs[place[0]][place[1]].layer
+        found = [(self.links.dense, layer.dense_params)]
+        if self.links.expert is not None:
+            found.append((self.links.expert, layer.expert_params))
+        return found
 
     def under(self, plan_options: PlanOptions) -> OperatorPrices:
         """Return the prices under a set of plan options that changes no layer."""
@@ -197,21 +217,18 @@ Slowdown = Mapping[str, float]
 
 
 def slowdown_of(
-    problem: Problem, options: Options, index: int, params: float, physical: Network
+    problem: Problem, options: Options, index: int, params: HeldParams[float], physical: Network
 ) -> Slowdown:
     """Return the slowdown of the messages of one option where the whole model has it, by axis.
 
     Parameters
     ----------
     params
-        Dense parameters of the model on one device under this option.
+        Parameters of the model on one device under this option.
     """
-    choice, strategy = options.choices[index], options.strategy(index)
-    ranks = block_ranks(physical, problem.grid_sides, choice.axes, choice.shapes)
-    assert ranks is not None
-    plan_options = options.option_sets[index]
-    held = HeldParams(params, 0.0)
-    return contention_of(problem, plan_options, strategy, ranks, held, physical).slowdown
+    ranks, plan_options = options.ranks(problem, index, physical), options.option_sets[index]
+    strategy = options.strategy(index)
+    return contention_of(problem, plan_options, strategy, ranks, params, physical).slowdown
 
 
 def slowed_prices(
@@ -294,13 +311,14 @@ def _layers(prices: OperatorPrices, used: Counter[tuple[Place, int]]) -> tuple[L
     return (*found[:-1], found[-1].at_once())
 
 
-def whole_params(prices: OperatorPrices, places: Sequence[Place]) -> FloatArray:
-    """Return the dense parameters on one device where all groups have one option, by option [1]."""
-    total = sum(prices.costs[place[0]][place[1]].layer.dense_params for place in places)
+def whole_params(prices: OperatorPrices, places: Sequence[Place]) -> HeldParams[FloatArray]:
+    """Return the parameters on one device where all groups have one option, by option [1]."""
+    layers = [prices.costs[place[0]][place[1]].layer for place in places]
+    dense = np.sum([column(layer.dense_params) for layer in layers], axis=0)
     if prices.problem.graph.tied:
-        total = total - table_params(prices.problem, prices.options.columns)
-    whole: FloatArray = np.asarray(total, dtype=float)
-    return whole
+        dense = dense - table_params(prices.problem, prices.options.columns)
+    experts = np.sum([0.0 * dense + layer.expert_params for layer in layers], axis=0)
+    return HeldParams(dense, experts)
 
 
 Entry = tuple[int, int, int]
@@ -370,11 +388,12 @@ class ModelGraph:
         problem, options = self.prices.problem, self.prices.options
         cost, plan_options = self.prices.costs[place[0]][place[1]].layer, options.frame.plan_options
         optimizer, stage = problem.workload.optimizer, plan_options.zero_stage
-        m, params = self.num_micro_batches, cost.dense_params
-        shards = options.columns.dp_shard * options.columns.cp
-        held = params / shards if stage >= 1 else params
+        m, kinds = self.num_micro_batches, self.prices.held(place)
+        params = sum(number for _, number in kinds)
+        sharded = sum(number / links.degrees for links, number in kinds)
+        held = sharded if stage >= 1 else params
         update_s = optimizer.step_traffic_bytes_per_param * held / problem.rates.memory_bytes_per_s
-        shown_s, all_s = self._synced(cost, window_share)
+        shown_s, all_s = self._synced(place, window_share)
         window_s = cost.forward_s + cost.input_gradient_s + cost.weight_gradient_s
         slower_s = problem.calibration.overlap_slowdown * np.minimum(
             m * cost.hidden_s + all_s - shown_s, m * (window_s + cost.recompute_s)
@@ -384,30 +403,40 @@ class ModelGraph:
         gradient = optimizer.gradient_bytes_per_param
         gradient *= not problem.workload.software.shards_by_unit
         num_bytes = (
-            optimizer.weight_bytes_per_param * (params / shards if stage >= 3 else params)
-            + gradient * (params / shards if stage >= 2 else params)
+            optimizer.weight_bytes_per_param * (sharded if stage >= 3 else params)
+            + gradient * (sharded if stage >= 2 else params)
             + optimizer.state_bytes_per_param * held
             + cost.kept_bytes * (place[0] < len(problem.pieces) - 1)
         )
         return make_load(busy_s * (1.0 + self.jitter), num_bytes)
 
-    def _synced(self, cost: LayerCost, window_share: float) -> tuple[FloatArray, FloatArray]:
+    def _synced(self, place: Place, window_share: float) -> tuple[FloatArray, FloatArray]:
         """Return the least exposed part of a group's data-parallel messages, and all of them [s].
 
         Latencies, which buckets share, are left out.
         """
-        problem, links = self.prices.problem, self.prices.links
+        problem, kinds = self.prices.problem, self.prices.held(place)
+        cost = self.prices.costs[place[0]][place[1]].layer
         plan_options, optimizer = self.prices.options.frame.plan_options, problem.workload.optimizer
-        gradient = column(cost.dense_params) * optimizer.reduced_gradient_bytes_per_param
+        reduced = optimizer.reduced_gradient_bytes_per_param
         gathered = optimizer.gathered_bytes_per_param(plan_options.zero_stage)
-        weights = column(cost.dense_params) * gathered
+
+        def least_s(times: Sequence[CollectiveTime], bytes_per_param: float) -> FloatArray:
+            """Return the seconds of all kinds of parameters, which share the links."""
+            each = [
+                _least_s(time, column(number) * bytes_per_param)
+                for time, (_, number) in zip(times, kinds, strict=True)
+            ]
+            total_s: FloatArray = np.sum(each, axis=0)
+            return total_s
+
         backward_s = cost.input_gradient_s + cost.weight_gradient_s + cost.recompute_s
         m = self.num_micro_batches
         if plan_options.zero_stage == 0:
-            terms = [(1.0, _least_s(links.all_reduce, gradient), backward_s)]
+            terms = [(1.0, least_s([k.all_reduce for k, _ in kinds], reduced), backward_s)]
         else:
-            scatter_s = _least_s(links.reduce_scatter, gradient)
-            gather_s = _least_s(links.all_gather, weights)
+            scatter_s = least_s([k.reduce_scatter for k, _ in kinds], reduced)
+            gather_s = least_s([k.all_gather for k, _ in kinds], gathered)
             again = plan_options.zero_stage == 3 and plan_options.reshard_after_forward
             terms = [
                 (m if plan_options.zero_stage == 3 else 1.0, gather_s, cost.forward_s),
@@ -444,10 +473,12 @@ class ModelGraph:
         strategy = stack([prices.options.strategy(choices[-1])])
         price = price_pipeline(problem, plan_options, strategy, _layers(prices, used), np.zeros(1))
         params: dict[int, float] = {}
-        """Parameters on one device, by the option that splits them [1]."""
+        """Dense parameters on one device, by the option that splits them [1]."""
+        of_experts: dict[int, float] = {}
         for (place, option), count in used.items():
-            each = float(column(prices.costs[place[0]][place[1]].layer.dense_params)[option])
-            params[option] = params.get(option, 0.0) + count * each
+            for (_, number), found in zip(prices.held(place), (params, of_experts), strict=False):
+                each = float(np.broadcast_to(number, len(prices.options))[option])
+                found[option] = found.get(option, 0.0) + count * each
         if problem.graph.tied:
             first = stack([prices.options.strategy(choices[0])])
             table = float(column(table_params(problem, first))[0])
@@ -461,11 +492,13 @@ class ModelGraph:
                 heaviest = replace(price.heaviest, dense_params=price.heaviest.dense_params + table)
                 price = replace(price, states=states, heaviest=heaviest)
         # The degree that shards all parameters into as much as the options do.
-        columns = prices.options.columns
-        shared = sum(n / float(columns.dp_shard[o] * columns.cp[o]) for o, n in params.items())
-        shards = ShardDegrees(dense=sum(params.values()) / shared, expert=1.0)
-        optimizer = problem.workload.optimizer
-        kinds = [(np.array([n]), take_rows(prices.links, [o])) for o, n in params.items()]
+        optimizer, degrees, kinds = problem.workload.optimizer, [], []
+        for links, held in ((prices.links.dense, params), (prices.links.expert, of_experts)):
+            used_links = {o: take_rows(links, [o]) for o in held} if links is not None else {}
+            sharded = sum(n / number_at(used_links[o].degrees) for o, n in held.items())
+            degrees.append(sum(held.values()) / sharded if sharded else 1.0)
+            kinds += [(np.array([held[o]]), links) for o, links in used_links.items()]
+        shards = ShardDegrees(*degrees)
         time = step_time(
             price,
             gradient_sync(kinds, price, plan_options, optimizer).total,

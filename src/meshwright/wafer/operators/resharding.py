@@ -17,7 +17,7 @@ import numpy as np
 from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.cost.problem import Problem
 from meshwright.graph.op import LayerGraph, Tensor
-from meshwright.network.placement import Ranks, block_ranks
+from meshwright.network.placement import Ranks
 from meshwright.network.routing import Routes, default_routes
 from meshwright.network.traffic import Demands
 from meshwright.sharding.axes import activation_sharding
@@ -225,10 +225,7 @@ class Resharding:
 
     def _ranks(self, index: int) -> Ranks:
         """Return the ranks of an option on their devices."""
-        choice = self.options.choices[index]
-        found = block_ranks(self.physical, self.problem.grid_sides, choice.axes, choice.shapes)
-        assert found is not None
-        return found
+        return self.options.ranks(self.problem, index, self.physical)
 
     @cached_property
     def layouts(self) -> LayoutMoves:

@@ -13,11 +13,11 @@ from itertools import groupby
 
 import numpy as np
 
-from meshwright.base.arrays import IntArray, column, number_at
+from meshwright.base.arrays import IntArray, number_at, take_rows
 from meshwright.cost.pipeline import table_params
 from meshwright.cost.problem import Problem
 from meshwright.graph.op import LayerGraph, Tensor
-from meshwright.network.placement import Nesting, block_ranks
+from meshwright.network.placement import Nesting
 from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.network.simulation.tasks import TaskGraph, Timeline
 from meshwright.schedule.pipeline_schedules import schedules
@@ -37,7 +37,7 @@ from meshwright.wafer.operators.prices import (
     operator_prices,
 )
 from meshwright.wafer.operators.resharding import Resharding
-from meshwright.wafer.price import axes_laid
+from meshwright.wafer.price import axes_laid, laid_network
 from meshwright.wafer.simulation import (
     MOST_RUNS,
     MOST_TASKS,
@@ -70,7 +70,7 @@ def laid_options(problem: Problem, plan: OperatorPlan) -> Options:
         columns,
         tuple(option.plan_options for option in plan.options),
         choices,
-        problem.network_with(axes_laid(choices), columns),
+        laid_network(problem, axes_laid(choices), columns),
     )
 
 
@@ -101,11 +101,8 @@ class _Played:
         problem, options = self.prices.problem, self.prices.options
         launch_s = number_at(problem.calibration.collective_launch_s)
         found = []
-        for index, (choice, own) in enumerate(
-            zip(options.choices, options.option_sets, strict=True)
-        ):
-            ranks = block_ranks(self.physical, problem.grid_sides, choice.axes, choice.shapes)
-            assert ranks is not None
+        for index, own in enumerate(options.option_sets):
+            ranks = options.ranks(problem, index, self.physical)
             row = np.array([index])
             found.append(Exchanges(own, options.take(row).network, ranks, self.bare, launch_s))
         return tuple(found)
@@ -121,16 +118,16 @@ class _Played:
         network = exchanges.groups.network
         return piece_passes(problem, plan_options, network, names=names)[piece]
 
-    def params(self, place: Place, option: int) -> float:
+    def params(self, place: Place, option: int) -> HeldParams[float]:
         """Return the parameters of one group on one device [1]."""
-        cost = self.prices.costs[place[0]][place[1]].layer
-        return float(column(cost.dense_params)[option])
+        row = take_rows(self.prices.costs[place[0]][place[1]].layer, [option])
+        return HeldParams(number_at(row.dense_params), number_at(row.expert_params))
 
-    def data(self, params: float, option: int) -> DataMessages:
+    def data(self, params: HeldParams[float], option: int) -> DataMessages:
         """Return the data-parallel messages of some parameters under an option."""
         own = self.exchanges[option].plan_options
         strategy = self.prices.options.strategy(option)
-        return messages_of_data(self.prices.problem, own, strategy, HeldParams(params, 0.0))
+        return messages_of_data(self.prices.problem, own, strategy, params)
 
     def handed(
         self, tensor: Tensor, layer: LayerGraph, one: int, other: int, times: float
@@ -146,7 +143,7 @@ class _Played:
 
     def run(
         self, place: Place, option: int, num_layers: float, before: Sequence[tuple[int, float]],
-        own: Sequence[int], params: float,
+        own: Sequence[int], params: HeldParams[float],
     ) -> LayerRun:  # fmt: skip
         """Return one group of some equal layers.
 
@@ -210,7 +207,8 @@ class _Played:
         of_head = self.params(head, last)
         if problem.graph.tied and first == last:
             strategy = stack([self.prices.options.strategy(last)])
-            of_head -= number_at(table_params(problem, strategy))
+            table = number_at(table_params(problem, strategy))
+            of_head = replace(of_head, dense=of_head.dense - table)
         return [*found, self.run(head, last, 1.0, [(before, 1.0)], [last], of_head)]
 
 
