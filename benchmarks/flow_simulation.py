@@ -5,16 +5,25 @@ Run: python benchmarks/flow_simulation.py [--small]
 CPU time of one process, graph and routes made before, kernels compiled before, best of several
 runs. SimGrid is not run here: its column repeats what was recorded for 3.32 and 4.1 on flows of the
 same number, mesh and routing, from other random draws.
+
+Then the command itself, from the start of its process to the last byte: ``simulate flows --json``
+of the last random flows, with ``--rates`` too, and Python's own writer for that last text alone.
 """
 
 from __future__ import annotations
 
+import json
+import resource
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 
+from meshwright.network.flows import links_of
 from meshwright.network.routing import Routes, default_routes, make_routes
 from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.network.simulation.tasks import TaskGraph, TaskGraphBuilder
@@ -43,6 +52,44 @@ def random_flows(network: Network, num_bytes: tuple[float, float]) -> TaskGraph:
     graph = TaskGraphBuilder(network)
     graph.transfer(default_routes(network, demands), sizes)
     return graph.build()
+
+
+def write_flow_file(path: Path, network: Network, graph: TaskGraph) -> None:
+    """Write the transfers of a graph as the flow file that the command reads."""
+    links = links_of(network)
+    flows = [
+        {
+            "id": flow,
+            "bytes": num_bytes,
+            "route": [links[link]["id"] for link in graph.routes.of(flow)],
+        }
+        for flow, num_bytes in enumerate(graph.num_bytes.tolist())
+    ]
+    path.write_text(json.dumps({"name": "random flows", "links": links, "flows": flows}))
+
+
+def command_s(words: Sequence[str], out: Path) -> float:
+    """Return the CPU time of a process that answers a command into a file [s]."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with out.open("wb") as file:
+        subprocess.run([sys.executable, "-m", "meshwright", *words], stdout=file, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+
+def print_commands(network: Network, graph: TaskGraph) -> None:
+    """Print what the command takes and writes, best of three, and Python's own writer."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, out = Path(folder, "flows.json"), Path(folder, "out.json")
+        write_flow_file(path, network, graph)
+        for more in ([], ["--rates"]):
+            words = ["simulate", "flows", str(path), "--json", *more]
+            taken_s = min(command_s(words, out) for _ in range(3))
+            size = f"{out.stat().st_size / MEGABYTE:,.1f} MB"
+            print(f"{' '.join(['simulate flows --json', *more]):<46}{taken_s:>9.2f} CPU s, {size}")
+        answer = json.loads(out.read_text())
+        written_s = best_cpu_s(lambda: json.dumps(answer, indent=2), 1)
+        print(f"{'  json.dumps(..., indent=2) of that alone':<46}{written_s:>9.2f} CPU s")
 
 
 def neighbour_flows(network: Network) -> TaskGraph:
@@ -127,6 +174,7 @@ def main(arguments: list[str]) -> None:
             graph = random_flows(network, (sizes[0] * MEGABYTE, sizes[1] * MEGABYTE))
             title = f"{name}, 4 random flows a device, {what}"
             print(row(title, graph, network, RANDOM[sides], repeats), flush=True)
+            shared = network, graph
         graph = neighbour_flows(network)
         title = f"{name}, a flow over each link, 1 to 64 MB"
         print(row(title, graph, network, NEIGHBOURS[sides], repeats), flush=True)
@@ -139,6 +187,7 @@ def main(arguments: list[str]) -> None:
     built_s = best_cpu_s(lambda: relayed_steps(large, num_steps), 3)
     each_us = 1e6 * built_s / (48 * num_steps)
     print(f"built from {num_steps:,} steps of 48 tasks: {each_us:.2f} us each")
+    print_commands(*shared)
 
 
 if __name__ == "__main__":

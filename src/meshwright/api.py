@@ -710,13 +710,14 @@ def simulate(
     if asked.what != "flows":
         if asked.file is not None:
             raise UsageError(f"unexpected argument {asked.file!r}: simulate PLAN.json")
+        if asked.rates:
+            raise UsageError("--rates: applies only with flows")
         return _played(asked)
     if asked.picture is not None:
         raise UsageError("--picture: applies only with a plan")
     if asked.file is None:
         raise UsageError("a file is missing: simulate flows FILE.json")
     from meshwright.catalog.flow_files import read_flow_file
-    from meshwright.frameworks.perfetto import write_flow_trace
     from meshwright.network.flows import play_flows
 
     scenarios = read_flow_file(Path(asked.file))
@@ -724,6 +725,8 @@ def simulate(
         raise UsageError(f"--trace: a trace holds one scenario, {asked.file} has {len(scenarios)}")
     runs = [(scenario, play_flows(scenario)) for scenario in scenarios]
     if asked.trace is not None:
+        from meshwright.frameworks.perfetto import write_flow_trace
+
         write_flow_trace(*runs[0], asked.trace, force=asked.force)
     return runs
 
@@ -745,13 +748,12 @@ def route(asked: ask.Route, call: Call) -> list[RoutedFlows]:
     scenarios = read_flow_file(Path(asked.file), needs_routes=False, links=links)
     found = [route_flows(one, network, seed=asked.seed, max_paths=asked.paths) for one in scenarios]
     if asked.out is not None:
-        import json
-
+        from meshwright.catalog.answer_file import json_text
         from meshwright.catalog.flow_files import SCHEMA
-        from meshwright.show.flows import routes_of
+        from meshwright.show.flows import shown_routes
 
-        content = {"schema": SCHEMA, "scenarios": routes_of(found).scenarios}
-        _write(asked, "out", json.dumps(content, indent=1) + "\n")
+        content = {"schema": SCHEMA, "scenarios": shown_routes(found).scenarios}
+        _write(asked, "out", json_text(content) + "\n")
     return found
 
 
@@ -764,11 +766,9 @@ def place(asked: ask.Place, call: Call) -> PlacedPlan | Placements:
     if asked.file is None:
         own = placed(found)
         if asked.out is not None:
-            import json
+            from meshwright.catalog.answer_file import json_text
 
-            from meshwright.catalog.answer_file import plain_data
-
-            _write(asked, "out", json.dumps(plain_data(own)) + "\n")
+            _write(asked, "out", json_text(own) + "\n")
         return own
     from meshwright.catalog.flow_files import read_placement_file
 

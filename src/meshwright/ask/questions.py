@@ -519,6 +519,7 @@ class Simulate(Written):
     picture: Path | None = option(
         "draw the pipeline stages over time", "FILE.svg", writes=(".svg",)
     )
+    rates: bool = option("with --json: every change of the rate of each link of flows", "", False)
 
 
 class Route(Written):

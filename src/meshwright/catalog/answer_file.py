@@ -7,16 +7,18 @@ are not known (energy without a power figure, money without a price) are null, n
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from json import dumps
+from math import isfinite
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import to_json
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.base.files import text_of, unreadable, write_whole
@@ -43,6 +45,12 @@ def plain_data(value: object, *, with_defaults: bool = False) -> Any:
     """
 
     def plain(value: object) -> object:
+        if isinstance(value, float):
+            return value if isfinite(value) else None
+        if isinstance(value, str):
+            return _written(value)
+        if value is None or isinstance(value, int):
+            return value
         if isinstance(value, BaseModel):
             return value.model_dump(mode="json", exclude_defaults=not with_defaults)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -50,14 +58,27 @@ def plain_data(value: object, *, with_defaults: bool = False) -> Any:
             named = getattr(value, "WRITTEN", None) or {**own, **getattr(value, "DERIVED", {})}
             return {name: plain(attrgetter(source)(value)) for name, source in named.items()}
         if isinstance(value, Mapping):
-            return {str(key): plain(entry) for key, entry in value.items()}
+            return {_written(str(key)): plain(entry) for key, entry in value.items()}
         if isinstance(value, list | tuple):
             return [plain(entry) for entry in value]
-        if isinstance(value, float) and not math.isfinite(value):
-            return None
         return value
 
     return plain(value)
+
+
+def _written(text: str) -> str:
+    """Return a text whose halves of characters, which no JSON holds, are spelled out."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
+def json_text(value: object, *, with_defaults: bool = False) -> str:
+    """Return an answer as JSON text in ASCII: of every file and of every ``--json``.
+
+    Numbers read back equal bit for bit; those that are not finite are null.
+    """
+    data = plain_data(value, with_defaults=with_defaults)
+    text = to_json(data, indent=2, inf_nan_mode="null").decode()
+    return text if text.isascii() else re.sub(r"[^\0-\x7f]+", lambda m: dumps(m[0])[1:-1], text)
 
 
 @dataclass(frozen=True)
@@ -86,7 +107,7 @@ class AnswerFile(Generic[Answer]):
 
     def to_json(self, answer: Answer) -> str:
         """Return an answer as JSON text."""
-        return json.dumps(self.to_data(answer), indent=2)
+        return json_text(answer, with_defaults=self.with_defaults)
 
     def from_json(self, text: str, origin: str = "plan") -> Answer:
         """Return the answer of a JSON text.

@@ -7,7 +7,7 @@ their links. All its faults are reported at once, each with its path.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -192,6 +192,7 @@ def _scenario(
     link_ends: tuple[tuple[Label, Label], ...] = ()
     if any("src" in link.value or "dst" in link.value for link in links) or not needs_routes:
         link_ends = tuple((link.label("src"), link.label("dst")) for link in links)
+    nodes = {node for ends in link_ends for node in ends}
     link_of = {name: index for index, name in enumerate(link_ids)}
     flow_of = {name: index for index, name in enumerate(flow_ids)}
     after = tuple(tuple(_named(flow, "after", flow_of, "flow")) for flow in flows)
@@ -208,7 +209,7 @@ def _scenario(
         flow_ids=flow_ids,
         num_bytes=_column(flow.number("bytes") for flow in flows),
         start_s=_column(flow.number("start_s", default=0.0) for flow in flows),
-        ends=tuple(_ends(flow, link_ends, is_needed=not needs_routes) for flow in flows),
+        ends=tuple(_ends(flow, nodes, is_needed=not needs_routes) for flow in flows),
         routes=tuple(
             _route(flow, link_of, link_ends) if needs_routes or "route" in flow.value else None
             for flow in flows
@@ -232,9 +233,9 @@ def _refuse_repeated(records: Sequence[Record], key: str, names: Sequence[Label]
 
 
 def _ends(
-    flow: Record, link_ends: Sequence[tuple[Label, Label]], *, is_needed: bool
+    flow: Record, nodes: Set[Label], *, is_needed: bool
 ) -> tuple[Label | None, tuple[Label, ...]]:
-    """Return the sender and the receivers of a flow; the links must know them."""
+    """Return the sender and the receivers of a flow: two of these nodes, where links state any."""
     if is_needed or "src" in flow.value:
         flow.take("src", is_label, "the node that sends")
     receivers = flow.labels("dst")
@@ -245,7 +246,6 @@ def _ends(
     elif len({*filter(is_label, receivers)}) < sum(map(is_label, receivers)):
         flow.refuse("dst", "names a node twice", "each node that receives once")
     source = flow.value.get("src")
-    nodes = {node for ends in link_ends for node in ends}
     for name, stated in (("src", (source,)), ("dst", receivers)):
         for node in stated if nodes else ():
             if is_label(node) and node not in nodes:
@@ -257,16 +257,16 @@ def _named(flow: Record, name: str, number: Mapping[Label, int], kind: str) -> I
     """Yield the indices of a list of names; each must be known, and none may come twice."""
     seen: set[int] = set()
     for index, entry in enumerate(flow.entries(name) if name in flow.value else []):
-        at = (*flow.at, name, index)
         found = number.get(entry) if is_label(entry) else None
-        if found is None:
-            fix = nearest(str(entry), map(str, number))
-            flow.plain.refuse(at, f"{shown(entry)} is no {kind} of this scenario", fix)
-        elif found in seen:
-            flow.plain.refuse(at, f"names {shown(entry)} twice")
-        else:
+        if found is not None and found not in seen:
             seen.add(found)
             yield found
+            continue
+        message, fix = f"names {shown(entry)} twice", ""
+        if found is None:
+            message = f"{shown(entry)} is no {kind} of this scenario"
+            fix = nearest(str(entry), map(str, number))
+        flow.plain.refuse((*flow.at, name, index), message, fix)
 
 
 def _route(
@@ -287,10 +287,12 @@ def _route(
         begins = source
         if source is None:
             begins = next((a for a, _ in (link_ends[k] for k in route) if a not in reached), None)
-        joined, waiting = {begins}, list(route)
-        while near := [link for link in waiting if link_ends[link][0] in joined]:
-            joined |= {link_ends[link][1] for link in near}
-            waiting = [link for link in waiting if link not in near]
+        waiting: dict[Label, list[Label]] = {}
+        for link in route:
+            waiting.setdefault(link_ends[link][0], []).append(link_ends[link][1])
+        joined = [begins]
+        for node in joined:
+            joined += waiting.pop(node, ()) if node is not None else ()
         missed = [shown(node) for node in receivers if node not in joined]
         if waiting or len(set(reached)) < len(reached) or begins in reached:
             flow.refuse("route", f"is not a path or tree from {shown(begins)}")

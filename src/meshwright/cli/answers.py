@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from meshwright import api
+from meshwright.base.errors import UsageError
 from meshwright.cli.main import (
     BAD_INPUT,
     GIVEN,
@@ -151,11 +152,13 @@ def simulate(args: Any) -> int:
     """Print the simulated step of a plan, or the end of each flow of each scenario."""
     from meshwright.show.flows import played_flows
 
+    if args.rates and not args.json:
+        raise UsageError("--rates: applies only with --json")
     if args.what != "flows" and sys.stderr.isatty() and not args.json:
         sys.stderr.write("playing the step: a few seconds, more the first time\n")
     found = api.simulate.answer(args, _call(args))
     if isinstance(found, list):
-        show_answer(played_flows(found), args, detail=True)
+        show_answer(played_flows(found, rates=args.rates), args, detail=True)
     else:
         show_answer(found, args)
     return 0
@@ -163,9 +166,9 @@ def simulate(args: Any) -> int:
 
 def route(args: Any) -> int:
     """Print the quality of routes of flows, and the links with the most traffic."""
-    from meshwright.show.flows import routes_of
+    from meshwright.show.flows import shown_routes
 
-    show_answer(routes_of(api.route.answer(args, _call(args))), args, detail=True)
+    show_answer(shown_routes(api.route.answer(args, _call(args))), args, detail=True)
     return 0
 
 

@@ -248,11 +248,9 @@ def show(lines: Iterable[str], data: object, as_json: bool, *, is_file: bool = F
     """Print lines for a reader, with every character of a file, or data for a program."""
     wipe()
     if as_json:
-        import json
+        from meshwright.catalog.answer_file import json_text
 
-        from meshwright.catalog.answer_file import plain_data
-
-        print(json.dumps(plain_data(data, with_defaults=True), indent=2))
+        print(json_text(data, with_defaults=True))
     else:
         print(printable("\n".join(lines), is_whole=is_file))
 

@@ -10,7 +10,7 @@ import numpy as np
 from typing_extensions import TypedDict
 
 from meshwright.catalog.flow_files import written_scenario
-from meshwright.network.flows import RoutedFlows, latency_s
+from meshwright.network.flows import RoutedFlows, latency_s, routes_of
 from meshwright.network.simulation.tasks import Timeline
 from meshwright.spec.flows import FlowScenario
 
@@ -35,8 +35,8 @@ class PlayedLink:
     id: str | int
     carried_bytes: float
     utilisation: float
-    changes: Sequence[Sequence[float]]
-    """Pairs of the time of a change [s] and the rate from then on [B/s]."""
+    changes: Sequence[Sequence[float]] | None
+    """Pairs of the time of a change [s] and the rate from then on [B/s]; with ``--rates``."""
     bandwidth_bytes_per_s: float
     num_flows: int
 
@@ -58,30 +58,38 @@ class PlayedFlows:
     scenarios: Sequence[PlayedScenario]
 
 
-def played_flows(runs: Sequence[tuple[FlowScenario, Timeline]]) -> PlayedFlows:
-    """Return the times at which flows begin and end, and the load of each link."""
-    return PlayedFlows([_played(scenario, timeline) for scenario, timeline in runs])
+def played_flows(
+    runs: Sequence[tuple[FlowScenario, Timeline]], *, rates: bool = False
+) -> PlayedFlows:
+    """Return the times at which flows begin and end, and the load of each link.
+
+    Parameters
+    ----------
+    rates
+        Whether each link holds every change of its rate: hundreds for each flow where many share.
+    """
+    return PlayedFlows([_played(scenario, timeline, rates) for scenario, timeline in runs])
 
 
-def _played(scenario: FlowScenario, timeline: Timeline) -> PlayedScenario:
-    routes = [list(route or ()) for route in scenario.routes]
-    rates, first_byte_s = scenario.bandwidth_bytes_per_s, latency_s(scenario)
-    slowest = np.array([rates[route].min(initial=np.inf) for route in routes])
-    alone_s = first_byte_s + scenario.num_bytes / slowest
+def _played(scenario: FlowScenario, timeline: Timeline, with_rates: bool) -> PlayedScenario:
+    routes, num_links = routes_of(scenario), len(scenario.link_ids)
+    rates, hops = scenario.bandwidth_bytes_per_s, routes.num_hops
+    slowest = np.full(len(hops), np.inf)
+    np.minimum.at(slowest, np.repeat(np.arange(len(hops)), hops), rates[routes.links])
+    alone_s = latency_s(scenario) + scenario.num_bytes / slowest
     flows = zip(
         scenario.flow_ids, timeline.start_s.tolist(), timeline.end_s.tolist(),
-        scenario.num_bytes.tolist(), map(len, routes), alone_s.tolist(), strict=True,
+        scenario.num_bytes.tolist(), hops.tolist(), alone_s.tolist(), strict=True,
     )  # fmt: skip
-    carried = timeline.carried_bytes(len(scenario.link_ids))
+    carried = np.bincount(routes.links, np.repeat(scenario.num_bytes, hops), num_links)
     used = carried / rates / (timeline.makespan_s or 1.0)
-    changes: list[list[list[float]]] = [[] for _ in scenario.link_ids]
-    for link, at_s, rate in zip(
-        timeline.link.tolist(), timeline.change_s.tolist(), timeline.rate_bytes_per_s.tolist(),
-        strict=True,
-    ):  # fmt: skip
-        changes[link].append([at_s, rate])
-    taken = np.bincount([link for route in routes for link in set(route)],
-                        minlength=len(scenario.link_ids))  # fmt: skip
+    changes: list[list[list[float]] | None] = [None] * num_links
+    if with_rates:
+        order = np.argsort(timeline.link, kind="stable")
+        pairs = np.column_stack((timeline.change_s, timeline.rate_bytes_per_s))[order]
+        ends = np.cumsum(np.bincount(timeline.link, minlength=num_links))
+        changes = [part.tolist() for part in np.split(pairs, ends[:-1])]
+    taken = np.bincount(routes.links, minlength=num_links)
     links = zip(scenario.link_ids, carried.tolist(), used.tolist(), changes, rates.tolist(),
                 taken.tolist(), strict=True)  # fmt: skip
     return PlayedScenario(
@@ -143,7 +151,7 @@ class ShownRoutes:
     scenarios: Sequence[RoutedScenario]
 
 
-def routes_of(found: Sequence[RoutedFlows]) -> ShownRoutes:
+def shown_routes(found: Sequence[RoutedFlows]) -> ShownRoutes:
     """Return scenarios with their routes as a flow file holds them, with loads and proofs."""
     return ShownRoutes([_routed(routed) for routed in found])
 

@@ -67,7 +67,10 @@ def test_flows_wait_for_others_and_links_say_what_they_carry_when(capsys, tmp_pa
     ]
     path = tmp_path / "flows.json"
     path.write_text(json.dumps({"name": "waits", "links": [link], "flows": flows}))
-    assert main(["simulate", "flows", str(path), "--json"]) == 0
+    ask = ["simulate", "flows", str(path), "--json"]
+    assert main(ask) == 0
+    brief = json.loads(capsys.readouterr().out)["scenarios"][0]
+    assert main([*ask, "--rates"]) == 0
     found = json.loads(capsys.readouterr().out)["scenarios"][0]
     spans = {flow["id"]: (flow["begin_s"], flow["finish_s"]) for flow in found["flows"]}
     # From 3 s on b has 2 bytes left and c 6, at 1 B/s each; b ends at 5, c has 4 at 2 B/s: 7.
@@ -75,6 +78,14 @@ def test_flows_wait_for_others_and_links_say_what_they_carry_when(capsys, tmp_pa
     (carried,) = found["links"]
     assert (carried["carried_bytes"], carried["utilisation"]) == (14.0, 1.0)
     assert carried["changes"] == [[0.0, 2.0], [7.0, 0.0]]
+    assert brief == found | {"links": [carried | {"changes": None}]}
+
+
+def test_rates_are_refused_where_nothing_would_show_them(capsys, tmp_path):
+    assert main(["simulate", "flows", str(tmp_path / "flows.json"), "--rates"]) == 2
+    assert "--rates: applies only with --json" in capsys.readouterr().err
+    assert main(["simulate", str(tmp_path / "plan.json"), "--rates", "--json"]) == 2
+    assert "--rates: applies only with flows" in capsys.readouterr().out
 
 
 def test_bad_input_ends_with_status_2_and_all_faults(capsys, tmp_path):

@@ -263,13 +263,11 @@ def make_log(num_rows: int) -> Log:
 
 
 def longer_log(log: Log) -> Log:
-    """Return the log with twice the rows."""
-    return Log(
-        link=np.concatenate((log.link, np.zeros_like(log.link))),
-        change_s=np.concatenate((log.change_s, np.zeros_like(log.change_s))),
-        rate=np.concatenate((log.rate, np.zeros_like(log.rate))),
-        num_rows=log.num_rows,
-    )
+    """Return the log with twice the rows; the system hands out the new ones as they are filled."""
+    longer = make_log(2 * len(log.link))
+    for new, old in zip(longer, log, strict=True):
+        new[: len(old)] = old
+    return longer
 
 
 TIE = 1e-12
