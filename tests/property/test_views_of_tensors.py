@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.catalog.graphs import operators as make
+from meshwright.catalog.graphs.rules import calls as make
+from meshwright.catalog.graphs.rules import products
 from meshwright.catalog.graphs.tracing import GraphBuilder, UnevenError
 from meshwright.graph.kernels.declared import to_graph
 from meshwright.graph.kernels.kernel import num_elements
@@ -86,7 +87,7 @@ def test_a_reshape_that_cuts_a_factor_unevenly_is_no_view() -> None:
 def test_a_product_of_a_tensor_with_itself_has_two_names_for_its_rows() -> None:
     to = GraphBuilder(2.0)
     x = to.input("x", [8, 4], 2.0, ("rows", "width"))
-    scores = make.matmul(to, "scores", x, x.permuted((1, 0)))
+    scores = products.matmul(to, "scores", x, x.permuted((1, 0)))
     graph = to_graph(to.graph("g", [scores], origin="here"))
     assert graph.kernels[0].dims == ("rows", "rows_2")
     assert [read.dims for read in graph.kernels[0].inputs] == [
@@ -99,7 +100,7 @@ def test_heads_that_share_keys_read_them_once() -> None:
     to = GraphBuilder(2.0)
     q = to.input("q", [8, 5, 16], 2.0, ("heads", "tokens", "width"))
     k, v = (to.input(name, [2, 7, 16], 2.0, ("kv", "keys", "width")) for name in "kv")
-    out = make.attention(to, "attend", q, k, v)
+    out = products.attention(to, "attend", q, k, v)
     graph = to_graph(to.graph("g", [out], origin="here"))
     scores, softmax, values = graph.kernels
     assert scores.inputs[0].dims == ("q.heads*queries_per_key", "tokens", "width")
@@ -112,4 +113,4 @@ def test_axes_that_do_not_fit_are_refused() -> None:
     to = GraphBuilder(2.0)
     left, right = to.input("a", [4, 3], 2.0), to.input("b", [5, 2], 2.0)
     with pytest.raises(UnevenError, match="5 and 3 elements along one axis"):
-        make.matmul(to, "m", left, right)
+        products.matmul(to, "m", left, right)

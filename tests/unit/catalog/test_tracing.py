@@ -1,6 +1,7 @@
 """Factors of a tensor under views, worked out by hand: no framework is imported."""
 
-from meshwright.catalog.graphs.operators import OpCall, made_by
+from meshwright.catalog.graphs.operators import made_by
+from meshwright.catalog.graphs.rules.calls import OpCall
 from meshwright.catalog.graphs.tracing import GraphBuilder
 
 

@@ -8,13 +8,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from meshwright.base.budget import Budget
 from meshwright.base.errors import Fault, SpecError
-from meshwright.catalog.graphs.expressions import Expression, Size
-from meshwright.catalog.graphs.operators import RULES, Made, OpCall, made_by, reshaped
+from meshwright.catalog.graphs.control_flow import is_flow, scanned, steps_of, with_counts
+from meshwright.catalog.graphs.expressions import Expression
+from meshwright.catalog.graphs.operators import RULES, made_by
+from meshwright.catalog.graphs.rules.calls import Made, OpCall, reshaped
+from meshwright.catalog.graphs.traced import (
+    Input,
+    Meta,
+    ProgramStep,
+    Ref,
+    TensorMeta,
+    TracedProgram,
+    all_steps,
+)
 from meshwright.catalog.graphs.tracing import (
     GraphBuilder,
     Value,
@@ -24,87 +34,6 @@ from meshwright.catalog.graphs.tracing import (
 from meshwright.spec.graph import GraphSpec
 
 DimNames = Mapping[str, Sequence[str]]
-
-
-@dataclass(frozen=True)
-class TensorMeta:
-    """Facts on a tensor before anything is computed: shape and type."""
-
-    shape: tuple[Size, ...]
-    dtype: str
-    word_bytes: float
-    requires_grad: bool = False
-
-    @property
-    def is_real(self) -> bool:
-        """Whether its elements are neither whole numbers nor truth values."""
-        return self.dtype.startswith(("float", "bfloat", "complex"))
-
-
-Meta = TensorMeta | Size | None
-"""Facts on a tensor; a number; or None for anything else."""
-
-
-@dataclass(frozen=True)
-class Ref:
-    """An argument that an earlier step makes."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Input:
-    """An input, a weight or a buffer of a program."""
-
-    name: str
-    meta: Meta
-    held_as: str = ""
-    """Name of a weight or a buffer in the module; empty for an input of the user."""
-    is_weight: bool = False
-
-
-@dataclass(frozen=True)
-class ProgramStep:
-    """One call of an operator."""
-
-    name: str
-    operator: str
-    """Name of the operator without namespace and overload."""
-    arguments: Mapping[str, Any]
-    outputs: tuple[tuple[str, Meta], ...]
-
-    @property
-    def rule(self) -> str:
-        """The operator with the same result that overwrites nothing."""
-        if self.operator.startswith("__i") and self.operator.endswith("__"):
-            return "__" + self.operator.removeprefix("__i")
-        return self.operator if self.operator.endswith("__") else self.operator.removesuffix("_")
-
-    @property
-    def written(self) -> str:
-        """The argument that the operator overwrites; empty where it overwrites none."""
-        found = self.arguments.get("self" if self.rule != self.operator else "out")
-        return found.name if isinstance(found, Ref) else ""
-
-
-@dataclass(frozen=True)
-class TracedProgram:
-    """Inputs, calls in the order in which they run, and outputs."""
-
-    inputs: tuple[Input, ...]
-    steps: tuple[ProgramStep, ...]
-    outputs: tuple[str, ...]
-    version: str
-    """The program that wrote it, with its version."""
-    ranges: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
-    """Least and largest value of each symbol."""
-    examples: Mapping[str, int] = field(default_factory=dict)
-    """Value of each symbol when the program was made."""
-
-    @property
-    def given(self) -> tuple[Input, ...]:
-        """Inputs that a user gives."""
-        return tuple(entry for entry in self.inputs if not entry.held_as)
 
 
 def graph_of(
@@ -135,12 +64,17 @@ def graph_of(
         Where a size is missing or does not fit, or a name of ``dims`` is none.
     """
     origin, unknown = origin or name, dict[str, str]()
-    for step in program.steps:
+    for step in all_steps(program.steps):
         makes_tensors = any(isinstance(meta, TensorMeta) for _, meta in step.outputs)
-        if step.rule not in RULES and makes_tensors:
+        if step.rule not in RULES and makes_tensors and not is_flow(step):
             unknown.setdefault(step.operator, f"{origin}.{step.name}")
     refuse_unknown(unknown, RULES, origin)
-    bound = _bound(program, sizes or {}, origin, dims)
+    steps, faults, counted = with_counts(program.steps, sizes or {})
+    if faults:
+        raise SpecError(faults, origin=origin)
+    program = replace(program, steps=steps)
+    sizes = {name: size for name, size in (sizes or {}).items() if name not in counted}
+    bound = _bound(program, sizes, origin, dims)
     reader = _ProgramReader(program, origin, bound, repeats=repeats > 1)
     outputs = reader.read(dims or {})
     about = f"Imported from {program.version}."
@@ -379,6 +313,9 @@ class _ProgramReader:
     def _run(self, step: ProgramStep) -> None:
         """Read one step: its outputs are known from then on, an overwritten tensor is new."""
         self.metas |= dict(step.outputs)
+        if step.blocks:
+            self._run_blocks(step)
+            return
         made = self._made(step)
         for place, ((name, _), value) in enumerate(zip(step.outputs, made, strict=True)):
             self.known[name] = value
@@ -393,6 +330,15 @@ class _ProgramReader:
                 self.seen[name] = self.writes[root]
         if step.written and made:
             self._overwrite(step.written, made[0])
+
+    def _run_blocks(self, step: ProgramStep) -> None:
+        """Read the steps of the blocks that a step runs, as often as it runs them."""
+        along, length = self.metas.get(scanned(step)), 1
+        if isinstance(along, TensorMeta):
+            length = self.shape_of(scanned(step), along)[0]
+        for inner in steps_of(step, self.metas, length=length):
+            self.budget.spend(steps=1, at=step.name)
+            self._run(inner)
 
     def _shown(self, step: ProgramStep) -> str:
         """Return the tensor of which a step returns a view; empty where it makes a new one."""

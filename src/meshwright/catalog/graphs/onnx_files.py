@@ -14,14 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.base.errors import Fault, MeshwrightError, SpecError, UnsupportedError, nearest
 from meshwright.base.files import opened
-from meshwright.catalog.graphs.exported import (
-    Input,
-    ProgramStep,
-    Ref,
-    TensorMeta,
-    TracedProgram,
-    graph_of,
-)
+from meshwright.catalog.graphs.exported import graph_of
+from meshwright.catalog.graphs.traced import Input, ProgramStep, Ref, TensorMeta, TracedProgram
 from meshwright.catalog.graphs.tracing import as_foreign, first_line, refuse_unknown
 from meshwright.spec.graph import GraphSpec
 

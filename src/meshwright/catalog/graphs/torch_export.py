@@ -11,21 +11,19 @@ import logging
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from dataclasses import replace
 from io import BytesIO, StringIO
 from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
 from meshwright.base.errors import Fault, SpecError, UnsupportedError
 from meshwright.base.files import Members
-from meshwright.catalog.graphs.exported import (
-    DimNames,
-    TracedProgram,
-    graph_of,
-    places_of,
-    wanted_sizes,
-)
+from meshwright.catalog.graphs.control_flow import with_counts
+from meshwright.catalog.graphs.exported import DimNames, graph_of, places_of, wanted_sizes
+from meshwright.catalog.graphs.operators import OperatorError
 from meshwright.catalog.graphs.torch_files import MOST_BYTES, program_in
+from meshwright.catalog.graphs.traced import TracedProgram
 from meshwright.catalog.graphs.tracing import as_foreign, first_line
 from meshwright.spec.graph import GraphSpec
 
@@ -76,8 +74,16 @@ def import_torch(
     name = name or type(module).__name__.lower()
     shared: dict[str, Any] = {"name": name, "repeats": repeats, "dims": dims, "tiled": tiled}
     program = _exported(module, tuple(arguments), dict(keywords or {}), name)
+    counts: dict[str, int] = {}
     if sizes:
-        wanted = wanted_sizes(sizes, places_of(_plain(program, name), name, dims), name)
+        plain = _plain(program, name)
+        steps, faults, counted = with_counts(plain.steps, sizes)
+        if faults:
+            raise SpecError(faults, origin=name)
+        counts = {key: size for key, size in sizes.items() if key in counted}
+        sizes = {key: size for key, size in sizes.items() if key not in counted}
+        places = places_of(replace(plain, steps=steps), name, dims) if sizes else {}
+        wanted = wanted_sizes(sizes, places, name)
         from torch.utils import _pytree
 
         leaves, tree = _pytree.tree_flatten((tuple(arguments), dict(keywords or {})))
@@ -88,8 +94,8 @@ def import_torch(
                 needs = leaves[number].requires_grad
                 leaves[number] = leaves[number].new_zeros(shape).requires_grad_(needs)
         again = _pytree.tree_unflatten(leaves, tree)
-        program = _exported(module, again[0], again[1], name)
-    return graph_of_program(program, **shared)
+        program = _exported(module, again[0], again[1], name) if wanted else program
+    return graph_of_program(program, sizes=counts, **shared)
 
 
 def _exported(
@@ -118,8 +124,45 @@ def graph_of_program(
 
     Every dynamic dim needs a size.
     """
-    plain = _plain(program, name)
-    return graph_of(plain, name=name, repeats=repeats, dims=dims, sizes=sizes, tiled=tiled)
+    shared: dict[str, Any] = {
+        "name": name, "repeats": repeats, "dims": dims, "sizes": sizes, "tiled": tiled
+    }  # fmt: skip
+    try:
+        return graph_of(_plain(program, name), **shared)
+    except (UnsupportedError, OperatorError) as error:
+        first = error
+    with suppress(Exception), quiet():
+        return graph_of(_plain(program.run_decompositions(), name), **shared)
+    raise first
+
+
+def _saveable(program: ExportedProgram) -> ExportedProgram:
+    """Return a program that PyTorch can save: flex attention is written as attention.
+
+    Its function of each score and its mask are not read: all scores are counted.
+    """
+    torch = torch_or_refusal()
+    flex = torch.ops.higher_order.flex_attention
+    if not any(node.target is flex for node in program.graph.nodes):
+        return program
+    program, ops = program.run_decompositions({}), torch.ops.aten
+    graph = program.graph_module.graph
+    for node in [node for node in graph.nodes if node.target is flex]:
+        with graph.inserting_before(node):
+            attention = graph.create_node(
+                "call_function",
+                ops._scaled_dot_product_flash_attention_for_cpu.default,
+                node.args[:3],
+                name=node.name,
+            )
+        attention.meta = {**node.meta, "val": node.meta["val"][:2]}
+        for used in list(node.users):
+            used.args = (attention, min(used.args[1], 1))
+        graph.erase_node(node)
+    for node in reversed(list(graph.nodes)):
+        if not node.users and node.op in ("call_function", "get_attr"):
+            graph.erase_node(node)
+    return program
 
 
 @contextmanager
@@ -162,6 +205,7 @@ def _looped(part: object) -> Any:
 
 def _plain(program: ExportedProgram, name: str) -> TracedProgram:
     """Return an ``ExportedProgram`` as its own file states it, which holds no weight."""
+    program = _saveable(program)
     torch, weights, archive = torch_or_refusal(), dict(program.state_dict), BytesIO()
     for key, held in weights.items():
         empty = held.to("meta")

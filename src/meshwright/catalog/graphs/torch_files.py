@@ -15,7 +15,9 @@ from typing import Any
 
 from meshwright.base.files import Members, members_of
 from meshwright.catalog.files import json_content
-from meshwright.catalog.graphs.exported import (
+from meshwright.catalog.graphs.expressions import Expression, Size, read_expression
+from meshwright.catalog.graphs.traced import (
+    Block,
     Input,
     Meta,
     ProgramStep,
@@ -23,7 +25,6 @@ from meshwright.catalog.graphs.exported import (
     TensorMeta,
     TracedProgram,
 )
-from meshwright.catalog.graphs.expressions import Expression, Size, read_expression
 
 Entry = Mapping[str, Any]
 """An object of the file."""
@@ -200,8 +201,15 @@ def _steps(nodes: Sequence[Entry], metas: _Metas) -> Iterator[ProgramStep]:
 
 
 def _argument(stated: Entry) -> object:
-    """Return an argument: names of earlier results, numbers, texts, lists of them."""
+    """Return an argument: names of earlier results, numbers, texts, lists of them, a block."""
     ((kind, value),) = stated.items()
+    if kind == "as_graph":
+        graph = value["graph"]
+        return Block(
+            inputs=tuple(_argument_name(entry) for entry in graph["inputs"]),
+            steps=tuple(_steps(graph["nodes"], _Metas(graph))),
+            outputs=tuple(_argument(entry) for entry in graph["outputs"]),
+        )
     if kind in ("as_tensor", "as_optional_tensor", "as_sym_int", "as_sym_float", "as_sym_bool"):
         return _named(value)
     if kind in ("as_tensors", "as_optional_tensors", "as_sym_ints", "as_sym_floats"):
@@ -219,3 +227,9 @@ def _named(stated: Entry) -> object:
     if name is not None:
         return Ref(str(name))
     return next((stated[key] for key in ("as_int", "as_float", "as_bool") if key in stated), None)
+
+
+def _argument_name(stated: Entry) -> str:
+    """Return the name of an input of a block; a number that is no input has none."""
+    found = _argument(stated)
+    return found.name if isinstance(found, Ref) else ""

@@ -1,0 +1,1 @@
+"""Operators as kernels, by the kind of their arithmetic."""
