@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +20,10 @@ from meshwright.calibration.rows import (
 from meshwright.cli.main import main, members
 
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "docs"))
+
+from generators import console  # noqa: E402
+
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("*/*.md")])
 LONG = (
     "for_architects", "for_training", "dataflow", "simulation", "onchip", "graphs", "partition",
@@ -28,17 +31,19 @@ LONG = (
 )  # fmt: skip
 """Pages whose commands take seconds."""
 SHOWN_FILE = re.compile(r"^```\w+ title=(\S+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-CONSOLE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+CHECKED = ("dataflow.md",)
+"""Pages whose times, sizes and rates all come from commands."""
+MEASURE = re.compile(r"\d[\d,.]* (?:ms|us|s|GiB|TFLOP/s|PFLOP/s|sequences/s|samples/s)\b")
+FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+WRITTEN = re.compile(r"<!-- benchmarks/\w+\.py -->.*?<!-- end -->", re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 IN_REPOSITORY = re.compile(r"`((?:src|tests|docs|benchmarks|catalog|papers)/[\w./-]+)`")
 
 
-def console_lines(text):
-    """Return the shown command lines as words, without the prompt."""
-    shown = "".join(CONSOLE.findall(text)).replace("\\\n", " ")
-    lines = [line.removeprefix("$ ") for line in shown.splitlines() if line.startswith("$ ")]
-    return [shlex.split(line) for line in lines]
+def shown_calls(page):
+    """Return the commands that a page shows as words, each with the lines shown below it."""
+    return list(console.calls("".join(console.BLOCK.findall(page.read_text(encoding="utf-8")))))
 
 
 def processes(words):
@@ -61,18 +66,30 @@ def shown_files(request, tmp_path, monkeypatch):
     "page", slow_where(PAGES, lambda page: page.stem in LONG), ids=lambda page: page.name
 )
 @pytest.mark.usefixtures("shown_files")
-def test_commands_run(page, capsys):
-    for program, *words in console_lines(page.read_text(encoding="utf-8")):
+def test_commands_run_and_print_what_is_shown(page, capsys):
+    for (program, *words), shown in shown_calls(page):
         if program == "OMP_NUM_THREADS=1":
             assert processes(words) == 0
             continue
         assert program == "./mw"
         assert main(words) == 0, capsys.readouterr().err
-        assert capsys.readouterr().out.strip()
+        printed = capsys.readouterr().out
+        assert printed.strip()
+        assert console.absent(shown, printed) == [], " ".join(words)
 
 
 def test_there_are_commands_to_run():
-    assert sum(len(console_lines(page.read_text(encoding="utf-8"))) for page in PAGES) >= 4
+    assert sum(len(shown_calls(page)) for page in PAGES) >= 4
+
+
+def test_measures_in_the_text_are_among_the_lines_shown():
+    """So none of them outlives a change of a price: the lines are what the commands print."""
+    for page in (ROOT / "docs" / "explanation" / name for name in CHECKED):
+        text = page.read_text(encoding="utf-8")
+        shown = "".join(block.group() for block in FENCED.finditer(text))
+        shown += "".join(WRITTEN.findall(text))
+        told = MEASURE.findall(WRITTEN.sub("", FENCED.sub("", text)).replace("\n", " "))
+        assert [measure for measure in told if measure not in shown] == [], page.name
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.name)

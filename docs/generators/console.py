@@ -1,0 +1,87 @@
+"""Console blocks: commands, and lines of what they print, which are those of this version.
+
+    ```console
+    $ ./mw map dlrm-a --on 128xA100
+    plan      tp128 pp1 dp1: 5.75 ms a step, 173.8 passes/s
+    ...
+    ```
+
+Lines may be left out (``...``), in the order of the screen. ``python docs/generators/console.py
+PAGE.md ...`` writes the lines of pages anew: each becomes the next one that begins with the same
+word. The tests of the docs compare them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PROMPT, LEFT_OUT = "$ ", "..."
+
+
+def calls(block: str) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield the words of each command of a block, and the lines shown below it."""
+    lines: list[str] = []
+    words: list[str] | None = None
+    for line in block.replace("\\\n", " ").splitlines():
+        if line.startswith(PROMPT):
+            if words is not None:
+                yield words, lines
+            words, lines = shlex.split(line.removeprefix(PROMPT)), []
+        elif line.strip() not in ("", LEFT_OUT):
+            lines.append(line.rstrip())
+    if words is not None:
+        yield words, lines
+
+
+def absent(shown: Sequence[str], printed: str) -> list[str]:
+    """Return the shown lines that are not printed, or not in this order."""
+    rest = iter([line.rstrip() for line in printed.splitlines()])
+    return [line for line in shown if line not in rest]
+
+
+def renewed(page: str, run: Callable[[list[str]], str]) -> str:
+    """Return a page with the lines that its commands print now.
+
+    A shown line becomes the next printed one that begins with the same word. It stays as it is
+    where none does, so that the comparison names it.
+    """
+
+    def written(found: re.Match[str]) -> str:
+        lines: list[str] = []
+        rest: list[str] = []
+        for line in found[1].splitlines():
+            if line.startswith(PROMPT):
+                rest = []
+                given = shlex.split(line.removeprefix(PROMPT))
+                ask = next((call for call, shown in calls(found[1]) if call == given and shown), [])
+                rest = run(ask).splitlines() if ask else []
+            elif line.strip() not in ("", LEFT_OUT) and rest:
+                same = (n for n, other in enumerate(rest) if other.split()[:1] == line.split()[:1])
+                at = next(same, None)
+                if at is not None:
+                    line, rest = rest[at].rstrip(), rest[at + 1 :]
+            lines.append(line)
+        return "```console\n" + "".join(f"{line}\n" for line in lines) + "```"
+
+    return BLOCK.sub(written, page)
+
+
+def printed(words: list[str]) -> str:
+    """Return what a command of meshwright prints, 100 columns wide."""
+    command = [sys.executable, "-m", "meshwright", *words[1:]]
+    environment = {**os.environ, "COLUMNS": "100"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        path = Path(name)
+        path.write_text(renewed(path.read_text("utf-8"), printed), encoding="utf-8")
