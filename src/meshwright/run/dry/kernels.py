@@ -2,9 +2,11 @@
 
 A build of PyTorch without CUDA has fake tensors of the CPU alone, where RMSNorm is several
 operators that save FP32 copies of their input. On a GPU it is one kernel that saves its input and
-one number per row.
+one number per row. The shape of flash attention there is that of the queries, though values may
+be narrower (multi-head latent attention).
 
-Source: PyTorch 2.13, ``aten/src/ATen/native/layer_norm.cpp`` and ``native/cuda``.
+Source: PyTorch 2.13, ``aten/src/ATen/native/layer_norm.cpp`` and ``native/cuda``;
+``torch/_meta_registrations.py`` (``_scaled_dot_product_flash_attention_for_cpu``).
 """
 
 from __future__ import annotations
@@ -31,6 +33,23 @@ def _norm_backward(gradient: Any, x: Any, shape: Any, rows: Any, weight: Any, ma
     )
 
 
+def _flash(query: Any, key: Any, value: Any, *others: Any, **options: Any) -> Any:
+    batch, heads, length, _ = query.shape
+    made = query.new_empty(batch, length, heads, value.shape[-1]).transpose(1, 2)
+    return made, query.new_empty(batch, length, heads, dtype=torch.float32).transpose(1, 2)
+
+
+FLASH = aten._scaled_dot_product_flash_attention_for_cpu.default
+
+
+def flash_attention(query: Any, key: Any, value: Any) -> Any:
+    """Return causal attention by the flash kernel, whichever kernel PyTorch would choose.
+
+    Heads lie before tokens. Fewer heads of keys and values serve equally many of queries each.
+    """
+    return FLASH(query, key, value, 0.0, True)[0]
+
+
 _KERNELS = {"_fused_rms_norm": _norm, "_fused_rms_norm_backward": _norm_backward}
 
 
@@ -42,11 +61,11 @@ def gpu_kernels() -> Iterator[None]:
     try:
         for name, kernel in _KERNELS.items():
             library.impl(name, kernel, "CPU")
-        for operator, kernel in operators.items():
+        for operator, kernel in (operators | {FLASH: _flash}).items():
             op_implementations_dict[operator] = _fake(kernel)
         yield
     finally:
-        for operator in operators:
+        for operator in (*operators, FLASH):
             op_implementations_dict.pop(operator, None)
         library._destroy()
 

@@ -21,21 +21,18 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
-from torch.nn import functional
 
 from meshwright.frameworks.launch import SHARD_AXES
 from meshwright.frameworks.registry import export
 from meshwright.frameworks.torchtitan_models import OWN_MODULE
 from meshwright.run.dry.experts import balanced_routing
 from meshwright.run.dry.fakes import DEVICE
+from meshwright.run.dry.kernels import FLASH, flash_attention
 from meshwright.run.dry.launched import words_behind
 from meshwright.run.dry.program import RankProgram
 from meshwright.run.pipelines import LabelledStage
 from meshwright.run.step_recorder import StepRecorder
 from meshwright.train.answer import Plan
-
-FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-
 
 class TorchtitanProgram(RankProgram):
     """One rank of a plan in torchtitan, as its exported script starts it."""
@@ -53,7 +50,7 @@ class TorchtitanProgram(RankProgram):
         from torchtitan.distributed import activation_checkpoint
         from torchtitan.models.common.attention import FlexAttention
 
-        kept = activation_checkpoint._get_default_save_ops() | {FLASH.default}
+        kept = activation_checkpoint._get_default_save_ops() | {FLASH}
         with (
             patch.object(FlexAttention, "forward", _flash),
             patch.object(activation_checkpoint, "_get_default_save_ops", lambda: kept),
@@ -169,7 +166,4 @@ def _flash(
     self: Any, q_BLNH: Tensor, k_BLNH: Tensor, v_BLNH: Tensor, **others: Any  # noqa: N803
 ) -> Tensor:  # fmt: skip
     query, key, value = (part.transpose(1, 2) for part in (q_BLNH, k_BLNH, v_BLNH))
-    made = functional.scaled_dot_product_attention(
-        query, key, value, is_causal=True, enable_gqa=True
-    )
-    return made.transpose(1, 2)
+    return flash_attention(query, key, value).transpose(1, 2)
