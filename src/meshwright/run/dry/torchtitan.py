@@ -139,7 +139,8 @@ class TorchtitanProgram(RankProgram):
         return self._stream() if self._makes_no_logits else super()._made_last()
 
     def _pipeline(self, *others: Any) -> None:
-        self._run(self.schedule, loss_kwargs={"global_valid_tokens": torch.tensor(1.0)})
+        # Buffers for messages go with the schedule, so that none counts as kept by a layer.
+        self._run(vars(self).pop("schedule"), loss_kwargs={"global_valid_tokens": torch.tensor(1.0)})
 
     def _loss(self, mesh: DeviceMesh, logits: Tensor, targets: Tensor) -> Tensor:
         loss: Tensor = self.criterion(logits, targets, torch.tensor(1.0))[0]
