@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
 from meshwright.base.errors import UnsupportedError
+from meshwright.base.units import format_bytes
 from meshwright.frameworks.launch import degrees
 from meshwright.run.answer import rows_of
 from meshwright.run.dry.accelerate import AccelerateProgram
@@ -64,12 +66,28 @@ def _notes(plan: Plan) -> Iterator[str]:
     yield _NOTE
     if (found := program_of(plan)).note:
         yield found.note
+    if as_run(plan) is not plan:
+        yield ("the program ran without torch.compile, and its formulas beside it too: the plan is "
+               f"priced compiled, at {format_bytes(_tensor_bytes(plan))} of tensors")  # fmt: skip
+
+
+def as_run(plan: Plan) -> Plan:
+    """Return a plan of the program that runs here, which ``torch.compile`` leaves as it is."""
     software = plan.workload.software
-    compiled = [what for what, is_so in (("model", software.compiled),
-                                         ("loss", software.loss != "plain")) if is_so]  # fmt: skip
-    if compiled:
-        yield (f"the formulas price a compiled {' and '.join(compiled)}; the program ran without "
-               "torch.compile, and keeps more")  # fmt: skip
+    eager: dict[str, object] = {"loss": "plain"} if software.loss == "compiled" else {}
+    if software.compiled:
+        eager |= {"compiled": False, "eager": True}
+    if not eager:
+        return plan
+    software = software.model_copy(update=eager)
+    return replace(plan, workload=plan.workload.model_copy(update={"software": software}))
+
+
+def _tensor_bytes(plan: Plan) -> float:
+    """Return the priced tensors of the fullest rank [bytes]."""
+    stages = stages_of(degrees(plan)["pp"])
+    held = (expected_bytes(plan, stage).values() for stage in stages)
+    return max(sum(part.at_peak_bytes for part in parts) for parts in held)
 
 
 PROGRAMS = (TorchtitanProgram, AccelerateProgram, MegatronProgram)
@@ -112,6 +130,7 @@ def stages_of(num_stages: int) -> list[int]:
 def run_stage(plan: Plan, stage: int) -> RanStage:
     """Run one rank of a stage, and compare it with the formulas."""
     start = time.monotonic()
+    plan = as_run(plan)
     ran, chunks = run_shortened(plan, stage, run_rank), chunks_of(plan, stage)
     calls, num_bytes, flops = ran.counts
     return RanStage(
