@@ -292,14 +292,15 @@ def backward_moments(
 def unit_moments(
     state: StageState, shards: ShardDegrees, plan_options: PlanOptions, optimizer: OptimizerPreset,
     rest: AtRest, *, update_copies: float = 0.0, head_in_loss: bool = False,
+    keeps_head: bool = False,
 ) -> tuple[Moment, ...]:  # fmt: skip
     """Return the moments of a step of full sharding by unit: embedding, layers, head.
 
     With E, L, H parameters of the units, P of all, b bytes of a gathered weight and of its whole
     gradient, c of a reduced gradient, k of a kept one, N shards and n layers:
 
-    * At the loss nothing is gathered, or b P where weights stay; gradients are those of earlier
-      micro-batches, k P / N.
+    * At the loss nothing is gathered, or b H where the head stays, or b P where all weights do;
+      gradients are those of earlier micro-batches, k P / N.
     * A unit goes backward with its weights and the message of the next one, b (L + L), and with the
       message of the gradients of the unit before, c H or c L. The end of the model is reduced from
       whole gradients into their message, (b + c) H or (b + c) E, over the shards of all before it.
@@ -331,7 +332,7 @@ def unit_moments(
     ``_fsdp_collectives.py``, seen in dry runs; streams: ``all_gather_copy_in_stream`` and
     ``reduce_scatter_stream`` there, and the pools of ``c10/cuda/CUDACachingAllocator.cpp``.
     """
-    step = UnitStep(state, shards, plan_options, optimizer, rest, head_in_loss)
+    step = UnitStep(state, shards, plan_options, optimizer, rest, head_in_loss, keeps_head)
     return (
         *step.last_pass(),
         *step.first_pass(),
@@ -350,6 +351,7 @@ class UnitStep:
     optimizer: OptimizerPreset
     rest: AtRest
     head_in_loss: bool = False
+    keeps_head: bool = False
 
     @property
     def b(self) -> float:
@@ -648,16 +650,17 @@ class UnitPass:
         logits, head = state.logit_bytes, state.head_params
         beside = state.loss_bytes - state.loss_logit_bytes - state.loss_kept_bytes
         at_loss = self.waiting + state.loss_logit_bytes
-        kept, whole = self.full + state.loss_kept_bytes, step.everything * step.keeps
-        unused = self.idle(0.0, 0.0) + state.logit_place_bytes
-        yield Moment(self.summed, whole, kept, at_loss, beside, unused)
-        scores = logits * (3.0 - 2.0 * step.on_device) + self.waiting
-        gathered = step.everything if step.keeps else 2.0 * step.b * head + step.table
-        yield Moment(self.summed, gathered, self.full, scores, idle=self.idle(0.0, step.b * head))
         ends = head + state.tied_params
+        gathered = step.everything if step.keeps else step.b * ends * step.keeps_head
+        unused, kept = self.idle(0.0, 0.0) + state.logit_place_bytes, self.full
+        yield Moment(self.summed, gathered, kept + state.loss_kept_bytes, at_loss, beside, unused)
+        scores = logits * (3.0 - 2.0 * step.on_device) + self.waiting
+        copies = 2.0 - step.keeps_head
+        gathered = step.everything if step.keeps else copies * step.b * head + step.table
+        yield Moment(self.summed, gathered, kept, scores, idle=self.idle(0.0, step.b * head))
         gathered = step.everything if step.keeps else step.b * (ends + state.layer_params)
         unused = self.idle(0.0, step.b * state.layer_params)
-        yield Moment(self.summed + step.g * ends, gathered, self.full, scores, idle=unused)
+        yield Moment(self.summed + step.g * ends, gathered, kept, scores, idle=unused)
 
     def loss_in_parts(self) -> Iterator[Moment]:
         """Yield a loss that multiplies by the head, and the reduction of its gradients."""
@@ -793,7 +796,7 @@ def stage_moments(
         return rest, certain_moments(state, plan_options, rest)
     return rest, unit_moments(
         state, shards, plan_options, optimizer, rest, update_copies=software.update_copies,
-        head_in_loss=software.has_head_in_loss,
+        head_in_loss=software.has_head_in_loss, keeps_head=software.keeps_last_unit,
     )  # fmt: skip
 
 

@@ -273,6 +273,34 @@ def sync_counts(
     return by_field(lambda alone, in_pipes: where(num_stages > 1, in_pipes, alone), counts, piped)
 
 
+def head_sync_counts(
+    counts: SyncCounts, plan_options: PlanOptions, software: SoftwareStack, num_stages: Num,
+    num_micro_batches: Num,
+) -> SyncCounts:  # fmt: skip
+    """Return the transfers of the head, where those of other units are known.
+
+    A loss that multiplies by the head gathers it, drops it and reduces its gradient in each of m
+    micro-batches, in a pipeline too. The norm before the head, of the same unit, gathers both again
+    for its backward pass; from the second micro-batch on it drops both in its forward pass, unless
+    the backward pass of a pipeline has left them there. In a pipeline of eight micro-batches the
+    head is gathered 8 + 8 times and reduced 8 times, any other unit under ZeRO 2 once.
+
+    The last unit may be kept from its forward to its backward pass instead.
+
+    Source: torchtitan 0.3.0 ``components/loss.py``, ``ChunkedLossWrapper``, and ``_fully_shard`` of
+    PyTorch 2.13, seen in dry runs.
+    """
+    m, stage = num_micro_batches, plan_options.zero_stage
+    if software.keeps_last_unit and stage == 3:
+        return replace(counts, backward_gathers=0.0 * counts.backward_gathers)
+    if not software.has_head_in_loss or stage < 2:
+        return counts
+    drops = 1.0 if stage == 3 and plan_options.reshard_after_forward else 0.0
+    alone = replace(counts, forward_gathers=2.0 * m - 1.0 + drops, backward_gathers=m)
+    piped = replace(counts, forward_gathers=m + drops, backward_gathers=m, scatters=m)
+    return by_field(lambda one, other: where(num_stages > 1, other, one), alone, piped)
+
+
 @dataclass(frozen=True)
 class PipelinePrice:
     """All micro-batches through the pipeline, for columns of strategies.

@@ -56,6 +56,7 @@ from meshwright.cost.pipeline import (
     PipelinePrice,
     SyncCounts,
     counts_of,
+    head_sync_counts,
     send_bytes,
     sums_replicas_each_pass,
 )
@@ -258,9 +259,11 @@ def step_sync(
         kinds.append((heaviest.expert_params, links.expert))
     software = problem.workload.software
     synced = gradient_sync(kinds, price, plan_options, optimizer, software)
+    counts = counts_of(price, plan_options, software)
+    if software.has_head_in_loss and plan_options.zero_stage >= 2:
+        synced = replace(synced, head=_head_sync(problem, plan_options, price, links, counts))
     if plan_options.zero_stage < 3:
         return synced
-    counts = counts_of(price, plan_options, software)
     if software.copies_shards or software.eager:
         copied_s = sharding_copies_s(
             heaviest, counts, optimizer, problem.rates.elementwise_bytes_per_s
@@ -271,6 +274,23 @@ def step_sync(
         again_s = (counts.inner_sums - 1.0) / price.num_micro_batches * price.tp_per_step_s
         synced = replace(synced, each_backward=synced.each_backward + plain(again_s))
     return synced
+
+
+def _head_sync(
+    problem: Problem, plan_options: PlanOptions, price: PipelinePrice, links: SyncLinks,
+    counts: SyncCounts,
+) -> Exposure:  # fmt: skip
+    """Return the transfers of the head beyond those of other units; its loss waits for them."""
+    optimizer, m = problem.workload.optimizer, price.num_micro_batches
+    own = head_sync_counts(counts, plan_options, problem.workload.software, price.num_stages, m)
+    unit = price.heaviest.head_params + price.heaviest.tied_params
+    gathered_bytes = unit * optimizer.gathered_bytes_per_param(plan_options.zero_stage)
+    gathers = own.forward_gathers - counts.forward_gathers
+    gathers = gathers + own.backward_gathers - counts.backward_gathers
+    gathered_s = links.dense.all_gather.time_s(gathered_bytes, 1.0)
+    reduced_bytes = unit * optimizer.reduced_gradient_bytes_per_param
+    reduced_s = links.dense.reduce_scatter.time_s(reduced_bytes, 1.0)
+    return plain(gathers * gathered_s + (own.scatters - counts.scatters) * reduced_s)
 
 
 @dataclass(frozen=True)
@@ -436,12 +456,15 @@ class GradientSync:
     """The number for the gradient norm."""
     copies: Exposure = NOTHING
     """Copies of full sharding, of all micro-batches."""
+    head: Exposure = NOTHING
+    """Transfers of the head that other units do not make, in all micro-batches."""
 
     @property
     def total(self) -> Exposure:
         """All of it."""
         passes = (self.each_forward + self.each_backward).times(self.num_micro_batches)
-        once = (self.last_backward, self.first_forward, self.replicas, self.norm, self.copies)
+        once = (self.last_backward, self.first_forward, self.replicas, self.norm, self.copies,
+                self.head)  # fmt: skip
         return reduce(add, once, passes)
 
     @property

@@ -453,6 +453,11 @@ class SoftwareStack(Declaration):
 
     Source: torchtitan 0.3.0 ``models/llama3/parallelize.py`` ("Always run apply_fsdp_to_decoder").
     """
+    keeps_last_unit: bool = False
+    """Full sharding keeps the head gathered from its forward to its backward pass.
+
+    Source: Accelerate 1.15 ``utils/fsdp_utils.py``, ``fsdp2_prepare_model`` (``tail_modules``).
+    """
     whole_table_gradients: bool = False
     """Where tp splits the words of the token table, its gradient is made for all words first.
 

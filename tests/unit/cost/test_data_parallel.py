@@ -10,7 +10,7 @@ from meshwright.catalog.systems import load_system
 from meshwright.cost.communication import CollectiveTime, overlapped, plain, slowdown_s
 from meshwright.cost.memory import StageState
 from meshwright.cost.parts import StepPhase, StepTime, TimePart
-from meshwright.cost.pipeline import PipelinePrice, sync_counts
+from meshwright.cost.pipeline import PipelinePrice, head_sync_counts, sync_counts
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import (
     NO_SOFTWARE,
@@ -190,6 +190,28 @@ def test_updated_weights_are_broadcast_in_their_own_type_and_hide_under_nothing(
 
 
 IN_PIPELINES = SoftwareStack(whole_in_pipelines=True)
+HEAD_IN_LOSS = SoftwareStack(whole_in_pipelines=True, head_in_loss=True, logit_tiles=8)
+
+
+@pytest.mark.parametrize(
+    ("software", "stage", "reshards", "stages", "expected"),
+    [
+        (HEAD_IN_LOSS, 3, True, 1.0, (16, 8, 8)),
+        (HEAD_IN_LOSS, 3, False, 1.0, (15, 8, 8)),
+        (HEAD_IN_LOSS, 2, True, 4.0, (8, 8, 8)),
+        (HEAD_IN_LOSS, 3, True, 4.0, (9, 8, 8)),
+        (SoftwareStack(keeps_last_unit=True), 3, True, 1.0, (8, 0, 8)),
+        (IN_PIPELINES, 2, True, 4.0, (1, 0, 1)),
+    ],
+)
+def test_a_head_is_gathered_where_its_loss_multiplies_by_it(
+    software, stage, reshards, stages, expected
+):
+    """Eight micro-batches, as dry runs of torchtitan and Accelerate count them."""
+    plan_options = PlanOptions(zero_stage=stage, reshard_after_forward=reshards)
+    units = counts(plan_options, software, stages, number=8.0)
+    found = head_sync_counts(units, plan_options, software, stages, 8.0)
+    assert (found.forward_gathers, found.backward_gathers, found.scatters) == expected
 
 
 @pytest.mark.parametrize(

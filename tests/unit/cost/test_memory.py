@@ -305,11 +305,21 @@ UNIT_STATE = StageState(
 TEN = ShardDegrees(dense=10.0, expert=1.0)
 
 
-def moments(state=UNIT_STATE, **options):
+def moments(state=UNIT_STATE, software=UNITS, **options):
     plan_options = PlanOptions(zero_stage=3, **options)
-    _, found = stage_moments(state, TEN, plan_options, FSDP, UNITS)
+    _, found = stage_moments(state, TEN, plan_options, FSDP, software)
     parts = ((m.activations, m.logits + m.temporary, m.gradients, m.gathered) for m in found)
     return [tuple(map(float, each)) for each in parts]
+
+
+def test_a_last_unit_that_stays_is_there_at_the_loss_and_not_copied_again():
+    """A head of 50 parameters in 2 bytes, kept from its forward pass on."""
+    *_, loss, copy, product = moments(software=UNITS.model_copy(update={"keeps_last_unit": True}))[
+        :8
+    ]
+    assert loss == (400, 90, 0, 2 * 50)
+    assert copy == (400, 20, 0, 2 * 50)
+    assert product == (400, 20, 2 * 50, 2 * (50 + 100))
 
 
 def test_units_of_full_sharding_are_whole_one_after_the_other():

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from meshwright.base.arrays import number_at
 from meshwright.cost.parts import TENSORS
-from meshwright.cost.pipeline import SyncCounts, sync_counts
+from meshwright.cost.pipeline import SyncCounts, head_sync_counts, sync_counts
 from meshwright.cost.step import price_columns
 from meshwright.frameworks.launch import SHARD_AXES, micro_batches
 from meshwright.graph.op import LayerGraph, Phase
@@ -96,6 +96,12 @@ def _data_calls(plan: Plan, piece: LayerGraph) -> Iterator[CollectiveCall]:
         whole = sync_calls(piece, replace(options, zero_stage=0))
         calls = [call for call in calls if call.kind is CollectiveKind.ALL_GATHER]
         calls += [call for call in whole if _is_of_data(call)]
+    if software.has_head_in_loss and not any(call.is_regather for call in calls):
+        gathers = [call for call in calls if call.kind is CollectiveKind.ALL_GATHER]
+        calls += [
+            replace(call, is_regather=True, phase=Phase.INPUT_GRADIENT)
+            for call in gathers if call.site.startswith("head.")
+        ]  # fmt: skip
     for call in calls:
         is_update = call.kind is CollectiveKind.ALL_GATHER and options.zero_stage == 1
         sends = is_update and software.broadcasts_updates
@@ -107,6 +113,11 @@ def _times(plan: Plan, synced: SyncCounts, call: CollectiveCall) -> float:
     number = micro_batches(plan)
     if not _is_of_data(call):
         return number_at(synced.inner_sums) if call.per_step else number
+    is_product = call.site.startswith("head.") and not call.site.startswith("head.norm")
+    if call.site.startswith("head.") and (call.kind is CollectiveKind.ALL_GATHER or is_product):
+        synced = head_sync_counts(
+            synced, plan.best.plan_options, plan.workload.software, plan.best.strategy.pp, number
+        )
     if call.kind is not CollectiveKind.ALL_GATHER:
         return number_at({
             CollectiveKind.REDUCE_SCATTER: synced.scatters,
@@ -115,9 +126,7 @@ def _times(plan: Plan, synced: SyncCounts, call: CollectiveCall) -> float:
         }[call.kind])  # fmt: skip
     if call.is_regather:
         return number_at(synced.backward_gathers)
-    # A loss that multiplies by the head gathers it once more, behind the last norm.
-    again = plan.workload.software.has_head_in_loss and call.site.startswith("head.")
-    return number_at(synced.forward_gathers + again * number * (1.0 - synced.at_end))
+    return number_at(synced.forward_gathers)
 
 
 def _most_elements(*of: Any) -> float:

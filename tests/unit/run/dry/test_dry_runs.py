@@ -21,8 +21,10 @@ import meshwright as mw
 from meshwright.base.errors import UnsupportedError
 from meshwright.run.dry import program
 from meshwright.run.dry.answer import DryRun
+from meshwright.run.dry.expected import expected_bytes
 from meshwright.run.dry.program import RankProgram
 from meshwright.run.dry.run import dry_run
+from meshwright.run.dry.verify import verdict
 from meshwright.run.model import Chunk
 from meshwright.train.answer import Plan
 
@@ -293,13 +295,27 @@ def test_a_view_leads_with_the_answer():
     assert page.tiles[2].answer.startswith("3 of 3 kinds")
 
 
-def test_a_compiled_price_beside_an_eager_run_is_said():
+def test_a_compiled_plan_is_compared_with_the_price_of_the_program_that_runs():
+    """A compiler would keep no gates; the verdict takes the price, and the error of the run."""
     plan = planned(dp=8, global_batch=8)
-    compiled = plan.workload.software.model_copy(update={"compiled": True})
-    work = plan.workload.model_copy(update={"software": compiled})
-    found = dry_run(replace(plan, workload=work))
-    assert "price a compiled model" in found.notes[1]
+    eager = {"compiled": False, "eager": True}
+    prices = [
+        replace(plan, workload=plan.workload.model_copy(update={
+            "software": plan.workload.software.model_copy(update=change)
+        }))
+        for change in (eager, {"compiled": True, "eager": False})
+    ]  # fmt: skip
+    kept = [expected_bytes(each, 0)["activations"].most_bytes for each in prices]
+    assert kept[0] > 1.05 * kept[1]
+    found = dry_run(prices[1])
+    (stage,) = found.stages
+    assert [part.predicted_most_bytes for part in stage.held] == [
+        part.predicted_most_bytes for part in dry_run(prices[0]).stages[0].held
+    ]
+    assert "the plan is priced compiled" in found.notes[1]
     assert "note" in [tile.label for tile in found.page().tiles]
+    told = verdict(prices[1])
+    assert (told.peak_bytes, told.priced_bytes) == (stage.peak_bytes, stage.predicted_bytes)
 
 
 @pytest.mark.slow
