@@ -40,9 +40,11 @@ CASES: tuple[tuple[str, int, dict[str, Any]], ...] = (
     ("deepseek-v2-lite", 5, {**SHARED, "dp": 16, "ep": 8, "global_batch": 32,
                              "recompute": "none"}),
     ("deepseek-v2-lite", 5, {**SHARED, "dp": 16, "global_batch": 16, "recompute": "selective"}),
-    ("deepseek-v2-lite", 8, {**PIPED, "dp": 8, "ep": 8, "global_batch": 64,
+    ("deepseek-v2-lite", 8, {**PIPED, "dp": 8, "ep": 4, "global_batch": 64,
                              "recompute": "selective"}),
-    ("deepseek-v3", 8, {**PIPED, "dp": 8, "ep": 8, "global_batch": 256, "recompute": "full"}),
+    ("deepseek-v3", 8, {**PIPED, "dp": 8, "ep": 4, "global_batch": 256, "recompute": "full"}),
+    ("deepseek-v3", 5, {**SHARED, "dp": 4, "tp": 4, "ep": 8, "sp": "on", "global_batch": 8,
+                        "recompute": "selective"}),
 )  # fmt: skip
 
 

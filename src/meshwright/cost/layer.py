@@ -43,6 +43,7 @@ from meshwright.cost.memory import (
     largest_transient_bytes,
     logit_bytes,
     parameters_on_device,
+    weighed_rows_bytes,
 )
 from meshwright.cost.operator import (
     DeviceRates,
@@ -550,13 +551,17 @@ class PricedPiece:
         Then its dense and expert parameters [1].
         """
         rates, tiles = self.problem.rates, self.problem.logit_tiles
-        gathers = not self.problem.workload.software.has_head_in_loss
+        software = self.problem.workload.software
+        gathers = not software.has_head_in_loss
+        weighs = software.weighs_rows_in_fp32 and software.eager  # a compiler fuses the products
 
         def transient(op: Op, *, of_logits: bool) -> Num:
             word = rates.activation_bytes
-            return largest_transient_bytes(
+            own = weighed_rows_bytes(op, self.local) if weighs and not of_logits else 0.0
+            moved = largest_transient_bytes(
                 op, self.local, word, tiles, gathers=gathers, of_logits=of_logits
             )
+            return larger(own, moved)
 
         return [
             (

@@ -37,6 +37,7 @@ SMALLEST = {
     "tcme_speed.py": "--small",
     "trillion_search.py": "--small",
     "wafer_plans.py": "--small",
+    "executed_experts.py": "--report",
     "executed_memory.py": "--small",
     "wide_graphs.py": "--no-programs",
 }

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from meshwright.catalog.frameworks import load_framework
+from meshwright.catalog.models import load_model
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.cost.memory import (
     AtRest,
@@ -20,10 +21,12 @@ from meshwright.cost.memory import (
     memory_use,
     needed_bytes,
     stage_moments,
+    weighed_rows_bytes,
 )
 from meshwright.cost.parts import MemoryPart, MemoryUse, StepPhase, StepTime, TimePart
 from meshwright.cost.pipeline import PipelinePrice
 from meshwright.cost.step import host_update_s, offload_step_s, optimizer_step_s
+from meshwright.graph.transformer import build_graph
 from meshwright.sharding.strategy import Offload, PlanOptions
 from meshwright.spec.system import HostLink
 from meshwright.spec.workload import OptimizerPreset, SoftwareStack
@@ -488,3 +491,12 @@ def test_stages_of_several_chunks_gather_all_units_first():
     piped = replace(UNIT_STATE, sums_before_scatter=1.0, num_chunks=np.array([1.0, 2.0]))
     _, found = stage_moments(piped, TEN, PlanOptions(zero_stage=3), FSDP, UNITS)
     assert list(found[4].gathered) == [0, 2 * 300 + 2 * 100]
+
+
+def test_rows_that_experts_return_go_backward_in_three_fp32_copies():
+    """12 bytes each of 65,536 rows of 2,048 elements; other operators make none."""
+    layer = build_graph(load_model("qwen3-30b-a3b")).layers[0]
+    local = SimpleNamespace(rows_of=lambda op: 65536.0, width=lambda tensor: 2048.0)
+    found = {op.name: weighed_rows_bytes(op, local) for op in layer.ops}
+    assert found.pop("experts.combine") == 12 * 65536 * 2048
+    assert set(found.values()) == {0.0}

@@ -34,6 +34,7 @@ from meshwright.run.pipelines import LabelledStage
 from meshwright.run.step_recorder import StepRecorder
 from meshwright.train.answer import Plan
 
+
 class TorchtitanProgram(RankProgram):
     """One rank of a plan in torchtitan, as its exported script starts it."""
 
@@ -140,7 +141,9 @@ class TorchtitanProgram(RankProgram):
 
     def _pipeline(self, *others: Any) -> None:
         # Buffers for messages go with the schedule, so that none counts as kept by a layer.
-        self._run(vars(self).pop("schedule"), loss_kwargs={"global_valid_tokens": torch.tensor(1.0)})
+        self._run(
+            vars(self).pop("schedule"), loss_kwargs={"global_valid_tokens": torch.tensor(1.0)}
+        )
 
     def _loss(self, mesh: DeviceMesh, logits: Tensor, targets: Tensor) -> Tensor:
         loss: Tensor = self.criterion(logits, targets, torch.tensor(1.0))[0]

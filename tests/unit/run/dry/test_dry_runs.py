@@ -22,10 +22,13 @@ from meshwright.base.errors import UnsupportedError
 from meshwright.run.dry import program
 from meshwright.run.dry.answer import DryRun
 from meshwright.run.dry.expected import expected_bytes
+from meshwright.run.dry.fakes import FakeTensors
+from meshwright.run.dry.kernels import flash_attention, gpu_kernels
 from meshwright.run.dry.program import RankProgram
 from meshwright.run.dry.run import dry_run
 from meshwright.run.dry.verify import verdict
 from meshwright.run.model import Chunk
+from meshwright.run.step_recorder import StepRecorder
 from meshwright.train.answer import Plan
 
 LAYER, EMBEDDING, HEAD = 590_336, 262_144, 262_400
@@ -293,6 +296,21 @@ def test_a_view_leads_with_the_answer():
     page = ran(dp=8, global_batch=8).page()
     assert [tile.label for tile in page.tiles] == ["starts", "memory", "sent"]
     assert page.tiles[2].answer.startswith("3 of 3 kinds")
+
+
+def test_flash_attention_with_narrow_values_makes_no_scores():
+    """Latent attention: keys 192 wide, values 128."""
+    with gpu_kernels(), FakeTensors():
+        narrow = {"requires_grad": True, "dtype": torch.bfloat16}
+        query, key, value = (torch.zeros(1, 4, 4096, n, **narrow) for n in (192, 192, 128))
+        with StepRecorder({}) as recorder:
+            made = flash_attention(query, key, value)
+            made.sum().backward()
+    assert made.shape == (1, 4, 4096, 128)
+    assert [t.grad.shape for t in (query, key, value)] == [t.shape for t in (query, key, value)]
+    kept = 4 * 4096 * (2 * 128 + 4)
+    assert recorder.moments().usage.most_bytes["activations"] <= kept
+    assert recorder.moments().usage.peak_bytes < 4 * 4096 * 4096
 
 
 def test_a_compiled_plan_is_compared_with_the_price_of_the_program_that_runs():
