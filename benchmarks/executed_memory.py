@@ -50,13 +50,13 @@ FAMILIES = tuple(
         ("fsdp", ("dp", "tp", "pp", "tp*pp", "cp")),
         ("torchtitan", ("dp", "tp", "pp", "tp*pp")),
         ("accelerate", ("dp",)),
+        ("megatron", ("dp", "tp", "pp", "tp*pp")),
     )
     for axes in of_framework
 )
 OFFLOADS = {
     "fsdp": ("none", "none", "state", "activations", "all"),
     "torchtitan": ("none", "none", "state"),
-    "accelerate": ("none",),
 }
 Options = dict[str, Any]
 
@@ -84,24 +84,29 @@ def drawn(chance: random.Random, framework: str, axes: str) -> Options:
         "seq": pick((1024, 2048, 4096, 8192)), "mbs": pick((1, 2)),
         "recompute": pick(("none", "full", "selective")), "zero": 3,
     }  # fmt: skip
-    if framework == "accelerate":
+    if framework in ("accelerate", "megatron"):
         options["recompute"] = pick(("none", "full"))
+    if framework == "megatron":
+        options["zero"] = pick((0, 1, 1))
     if "tp" in axes:
         options |= {"tp": pick((2, 4, 8)), "sp": pick(("on", "off"))}
     if "cp" in axes:
         options["cp"] = pick((2, 4))
     micro_batches = pick((1, 3))
     if "pp" in axes:
-        schedule, vpp = pick((("1f1b", 1), ("gpipe", 1), ("interleaved", 2)))
+        schedules = (("1f1b", 1), ("gpipe", 1), ("interleaved", 2))
+        schedule, vpp = pick(schedules[:: 2 if framework == "megatron" else 1])
         options |= {"pp": pick((2, 4)) if options.get("tp") != 8 else 2, "schedule": schedule,
-                    "vpp": vpp, "zero": pick((2, 3))}  # fmt: skip
+                    "vpp": vpp}  # fmt: skip
+        if framework != "megatron":
+            options["zero"] = pick((2, 3))
         micro_batches = options["pp"] * pick((1, 2, 4))
     ways = options.get("tp", 1) * options.get("cp", 1) * options.get("pp", 1)
     options["dp"] = NUM_DEVICES // ways
     if axes == "dp":
         options["dp_shard"] = pick((16, 4))
-        options["offload"] = pick(OFFLOADS[framework])
-    if "pp" not in axes:
+        options["offload"] = pick(OFFLOADS.get(framework, ("none",)))
+    if "pp" not in axes and framework != "megatron":
         options["reshard"] = pick(("on", "on", "off"))
     options["global_batch"] = options["dp"] * options["mbs"] * micro_batches
     return options

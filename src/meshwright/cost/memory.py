@@ -28,7 +28,7 @@ from meshwright.sharding.local_sizes import (
     local_elements,
     local_size,
 )
-from meshwright.sharding.strategy import PlanOptions, ScheduleKind, StrategyOf
+from meshwright.sharding.strategy import PlanOptions, Recompute, ScheduleKind, StrategyOf
 from meshwright.spec.system import HostLink
 from meshwright.spec.workload import OptimizerPreset, SoftwareStack
 
@@ -90,6 +90,16 @@ class StageState:
     [bytes]."""
     later_micro_batches: Num = 0.0
     """Micro-batches of a step after the first [1]."""
+    wide_kept_bytes: Num = 0.0
+    """More activations of one micro-batch where the stream has the type of the weights [bytes]."""
+    wide_working_bytes: Num = 0.0
+    """More of the largest transient of a layer then [bytes]."""
+    wide_loss_bytes: Num = 0.0
+    """More activations at the loss then [bytes]."""
+    split_share: Num = 0.0
+    """1 where tp splits weights of which the gradients wait for the end of a backward pass."""
+    dealt_params: Num = 0.0
+    """Parameters of the largest weight where ZeRO 1 deals whole weights, else 0 [1]."""
     num_chunks: Num = 1.0
     """Chunks of layers through which a micro-batch passes one at a time [1]."""
     layer_params: Num = 0.0
@@ -206,10 +216,13 @@ def at_rest(
 
     ZeRO 1, 2, 3 shard optimizer state, then gradients, then weights (Rajbhandari et al. 2020,
     section 5); ``shards_weights`` is the stage that shards weights. Of 1e9 parameters over 8 shards
-    with 2 + 4 + 12 bytes: 2 + 4 + 1.5 GB under ZeRO 1.
+    with 2 + 4 + 12 bytes: 2 + 4 + 1.5 GB under ZeRO 1. Where whole weights are dealt over ranks,
+    one has the state of the largest weight.
     """
     stage, whole, offload = plan_options.zero_stage, state.all_params, plan_options.offload
     part = sharded_params(state, shards) if stage else whole
+    if stage == 1:
+        part = larger(part, state.dealt_params)
 
     def held(bytes_per_param: float, first_sharded: int) -> Num:
         return bytes_per_param * (part if stage >= first_sharded else whole)
@@ -231,7 +244,7 @@ def part_at_work(num_layers: Num) -> Num:
 
 def backward_moments(
     state: StageState, shards: ShardDegrees, plan_options: PlanOptions, optimizer: OptimizerPreset,
-    rest: AtRest, *, gathers: bool = True, replicates: bool = False,
+    rest: AtRest, *, gathers: bool = True,
 ) -> tuple[Moment, ...]:  # fmt: skip
     """Return the loss and a layer's backward pass of a framework that keeps all its gradients.
 
@@ -241,13 +254,6 @@ def backward_moments(
     Offloaded tensors leave ``GATHERED_LAYERS`` layers
     of themselves on the device, single tensors too. Of 1e9 parameters in 8 layers, gathered in 2
     bytes: 0.5 GB.
-
-    Where ``DistributedDataParallel`` ``replicates`` weights, autocast makes narrow copies of all
-    but the embedding that live until the backward pass, and gradients of several micro-batches lie
-    beside the buckets in which the last pass sums them. Of 1e9 parameters in 2 and 4 bytes: 6 GB.
-
-    Source: PyTorch 2.13 ``nn/parallel/distributed.py`` (``no_sync``, ``gradient_as_bucket_view``)
-    and ``aten/src/ATen/autocast_mode.cpp`` (``cached_cast``), seen in dry runs.
     """
     stage, whole, offload = plan_options.zero_stage, state.all_params, plan_options.offload
     at_work = part_at_work(state.num_layers)
@@ -266,12 +272,6 @@ def backward_moments(
         if plan_options.keeps_gathered:
             gathered = whole_stage
     activations = state.activations(state.in_flight)
-    if replicates:
-        several = (state.later_micro_batches > 0) & (shards.dense * shards.replicas > 1)
-        again = again + whole * several
-        narrow = optimizer.gathered_weight_bytes_per_param
-        is_cast = optimizer.weight_bytes_per_param > narrow
-        gathered = gathered + is_cast * narrow * (whole - state.embedding_params)
     if offload.has_activations:
         activations = state.kept_bytes * at_work
     waiting = larger(state.in_flight - 1.0, 0.0) * state.waiting_bytes
@@ -287,6 +287,67 @@ def backward_moments(
         temporary=state.loss_bytes - state.loss_logit_bytes,
     )  # fmt: skip
     return of_loss, of_layer
+
+
+def replicated_moments(
+    state: StageState, shards: ShardDegrees, plan_options: PlanOptions, optimizer: OptimizerPreset,
+    rest: AtRest, *, update_copies: float = 0.0,
+) -> tuple[Moment, ...]:  # fmt: skip
+    """Return the moments of a step of whole weights under ``DistributedDataParallel``.
+
+    With P parameters, E of the embedding, c bytes of a gradient, b of a narrow copy:
+
+    * Buckets of gradients are there all step long, c P. Gradients of several micro-batches lie
+      beside them until the last pass, c P. A rank without others has no buckets.
+    * Autocast copies all weights but the embedding for a forward pass, b (P - E). The copies live
+      until the backward pass, but for those of recomputed layers, which are made again.
+    * The gradient of a table is made whole, c E, before it is added; where tp splits its words, for
+      all words. Gradients of weights that tp splits wait for the end of a backward pass: nodes
+      that make DTensors are the oldest of the graph.
+    * An update makes ``update_copies`` FP32 numbers of each parameter that it updates.
+
+    Of 1e9 parameters in 2 and 4 bytes, several micro-batches, one at a time: 8 + 2 GB.
+
+    Source: PyTorch 2.13 ``nn/parallel/distributed.py`` (``no_sync``, ``gradient_as_bucket_view``),
+    ``distributed/tensor/parallel/ddp.py`` and ``aten/src/ATen/autocast_mode.cpp``
+    (``cached_cast``), seen in dry runs.
+    """
+    state = replace(
+        state, kept_bytes=state.kept_bytes + state.wide_kept_bytes,
+        working_bytes=state.working_bytes + state.wide_working_bytes,
+        loss_bytes=state.loss_bytes + state.wide_loss_bytes,
+        loss_kept_bytes=state.loss_kept_bytes + state.wide_loss_bytes,
+    )  # fmt: skip
+    whole, offload = state.all_params, plan_options.offload
+    b, c = optimizer.gathered_weight_bytes_per_param, optimizer.gradient_bytes_per_param
+    later, are_several = state.later_micro_batches > 0, shards.dense * shards.replicas > 1
+    before = c * whole * (1.0 * are_several + 1.0 * later)
+    b = b * (optimizer.weight_bytes_per_param > b)
+    on_device = 0.0 if offload.has_activations else 1.0
+    in_flight, full = state.in_flight, on_device * state.activations(state.in_flight)
+    others = larger(in_flight - 1.0, 0.0)
+    waiting = others * state.waiting_bytes + state.output_bytes
+    copies = b * (whole - state.embedding_params + state.tied_params)
+    held: Num = copies * on_device
+    again: Num = 0.0
+    if plan_options.recompute is not Recompute.NONE:
+        held, again = b * (state.head_params + state.tied_params), b * state.layer_params
+    made = state.embedding_params + state.others_table_params
+    made = c * (made + (whole - state.embedding_params) * state.split_share * are_several)
+    left = larger(in_flight - 1.0 / state.num_chunks, 0.0) / larger(in_flight, 1.0)
+    summed = larger(before, c * whole)
+    updated = rest.states / larger(optimizer.state_bytes_per_param, 1.0)
+    return (
+        Moment(before, copies + held * others, full, waiting + state.logit_bytes),
+        Moment(
+            before, held * in_flight, full + state.loss_kept_bytes * on_device,
+            waiting + state.loss_logit_bytes,
+            state.loss_bytes - state.loss_logit_bytes - state.loss_kept_bytes,
+        ),
+        Moment(before, held * in_flight + again, full, waiting, state.working_bytes),
+        Moment(summed + made, held * in_flight * left, full * left, waiting),
+        Moment(c * whole, temporary=4.0 * update_copies * updated),
+    )  # fmt: skip
 
 
 def unit_moments(
@@ -786,12 +847,15 @@ def stage_moments(
         state, shards, plan_options, optimizer, updates_on_host=software.updates_on_host,
         shards_weights=shards_weights,
     )  # fmt: skip
+    if not by_unit and software.broadcasts_updates and not is_bound:
+        return rest, replicated_moments(
+            state, shards, plan_options, optimizer, rest, update_copies=software.update_copies
+        )
     if not by_unit:
-        return rest, backward_moments(
-            state, shards, plan_options, optimizer, rest, gathers=not is_bound,
-            replicates=software.broadcasts_updates and plan_options.zero_stage < 2
-            and not is_bound,
-        )  # fmt: skip
+        moments = backward_moments(
+            state, shards, plan_options, optimizer, rest, gathers=not is_bound
+        )
+        return rest, moments
     if is_bound:
         return rest, certain_moments(state, plan_options, rest)
     return rest, unit_moments(

@@ -32,11 +32,13 @@ from meshwright.cost.layer import HeldMemory, LayerCost, split_backward, weighte
 from meshwright.cost.memory import StageState, num_axes, orthogonal_work
 from meshwright.cost.parts import StepTime, TimePart, by_field
 from meshwright.cost.problem import Problem, ProblemOf
+from meshwright.graph.op import OpKind
 from meshwright.schedule.pipeline_schedules import Gathers, schedules
+from meshwright.sharding.axes import weight_sharding
 from meshwright.sharding.dealing import chunk_lengths, dealing_of, dealt_kinds
 from meshwright.sharding.derivation import stage_boundary_calls
 from meshwright.sharding.local_sizes import local_elements
-from meshwright.sharding.strategy import PlanOptions, ScheduleKind, Strategy, StrategyOf
+from meshwright.sharding.strategy import PlanOptions, Recompute, ScheduleKind, Strategy, StrategyOf
 from meshwright.spec.workload import SoftwareStack, Workload
 
 ROUNDING = 1e-9
@@ -258,7 +260,9 @@ def sync_counts(
     m, stage = num_micro_batches, plan_options.zero_stage
     one = 0.0 * m + 1.0
     none = 0.0 * one
-    counts = SyncCounts(one, none, m if stage == 2 else one, one, one, none)
+    # DistributedDataParallel leaves DTensors, and their sums over tp, to each backward pass.
+    inner_sums = m if stage < 2 and software.broadcasts_updates else one
+    counts = SyncCounts(one, none, m if stage == 2 else one, one, inner_sums, none)
     if stage == 3:
         again = none if plan_options.keeps_gathered else m
         scatters = one if software.sums_in_last_pass else m
@@ -692,6 +696,7 @@ def _stage_state(
         waiting_bytes=waiting,
         loss_stream_bytes=of_loss,
         later_micro_batches=larger(num_micro_batches - 1.0, 0.0),
+        **_whole_weights(problem, plan_options, strategy, counts, stream),
         num_chunks=strategy.num_virtual_stages,
         layer_params=layer,
         embedding_params=embedding,
@@ -704,6 +709,40 @@ def _stage_state(
         num_communicators=num_communicators(strategy),
         receive_buffer_bytes=buffers,
     )
+
+
+def _whole_weights(
+    problem: Problem, plan_options: PlanOptions, strategy: StrategyOf[Num],
+    counts: Sequence[Num], stream: Num,
+) -> dict[str, Num]:  # fmt: skip
+    """Return what a stage has more of where PyTorch leaves its weights whole (ZeRO 0 and 1).
+
+    Under autocast the inputs of norms have the type of the weights
+    (PyTorch 2.13 ``aten/src/ATen/autocast_mode.h``: products alone are cast).
+    """
+    optimizer, software = problem.workload.optimizer, problem.workload.software
+    if not software.broadcasts_updates:
+        return {}
+    more = optimizer.weight_bytes_per_param / problem.rates.activation_bytes - 1.0
+    norms = [
+        float(sum(op.kind is OpKind.NORM and "hidden" in op.output.dims for op in kind.ops))
+        for kind in problem.graph.layers
+    ]
+    keeps = plan_options.recompute is Recompute.NONE
+    kept = [(n if keeps else 1.0) * count for n, count in zip(norms, counts, strict=False)]
+    sizes = [
+        local_elements(
+            weight, weight_sharding(weight, plan_options).split, piece.sizes, strategy
+        ) * (count > 0)
+        for piece, count in zip(problem.pieces, counts, strict=True) for weight in piece.weights
+    ]  # fmt: skip
+    return {
+        "wide_kept_bytes": more * stream * sum(kept),
+        "wide_working_bytes": more * stream * max(n - 1.0 for n in norms),
+        "wide_loss_bytes": more * stream * counts[-1],
+        "split_share": (strategy.tp > 1) * 1.0,
+        "dealt_params": reduce(larger, sizes),
+    }
 
 
 def _orthogonal_work(

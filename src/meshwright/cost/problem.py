@@ -492,6 +492,20 @@ class Problem(ProblemOf[Training]):
         inputs = (self.efficiencies, self.deduplicated_experts)
         return self.shared.network(("network", axis_order, degrees), inputs, make)
 
+    def adds_up_wide(self, plan_options: PlanOptions) -> bool:
+        """Return whether the residual stream has the type of the weights, not of the products.
+
+        It has under autocast, with which whole weights of PyTorch are trained.
+
+        Source: PyTorch 2.13 ``aten/src/ATen/autocast_mode.h``: products alone are cast.
+        """
+        optimizer = self.workload.optimizer
+        return (
+            plan_options.zero_stage < 2
+            and self.workload.software.broadcasts_updates
+            and optimizer.weight_bytes_per_param > optimizer.gathered_weight_bytes_per_param
+        )
+
     @cached_property
     def inputs_of_layers(self) -> tuple[object, ...]:
         """All inputs of the price of a layer that its software decides.

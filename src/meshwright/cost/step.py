@@ -262,9 +262,7 @@ def step_sync(
     counts = counts_of(price, plan_options, software)
     if software.has_head_in_loss and plan_options.zero_stage >= 2:
         synced = replace(synced, head=_head_sync(problem, plan_options, price, links, counts))
-    if plan_options.zero_stage < 3:
-        return synced
-    if software.copies_shards or software.eager:
+    if plan_options.zero_stage == 3 and (software.copies_shards or software.eager):
         copied_s = sharding_copies_s(
             heaviest, counts, optimizer, problem.rates.elementwise_bytes_per_s
         )

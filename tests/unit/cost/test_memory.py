@@ -500,3 +500,24 @@ def test_rows_that_experts_return_go_backward_in_three_fp32_copies():
     found = {op.name: weighed_rows_bytes(op, local) for op in layer.ops}
     assert found.pop("experts.combine") == 12 * 65536 * 2048
     assert set(found.values()) == {0.0}
+
+
+def test_whole_weights_have_buckets_of_gradients_and_narrow_copies():
+    # 960 parameters, 100 of the embedding: buckets and sums of 4 bytes, copies of 2 but of the
+    # embedding, whose gradient of 4 bytes is made beside them; 100 bytes of activations.
+    state = replace(
+        STATE, in_flight=1.0, later_micro_batches=1.0, embedding_params=100.0, loss_bytes=90.0,
+        loss_logit_bytes=80.0, dealt_params=300.0, split_share=0.0,
+    )  # fmt: skip
+    fsdp, software = load_optimizer("fsdp-mixed"), load_framework("fsdp").software
+    use = held(state, PlanOptions(zero_stage=0), fsdp, software)
+    assert use[MemoryPart.GRADIENTS] == 4 * (960 + 960)
+    assert use[MemoryPart.GATHERED] == 2 * (960 - 100)
+    assert (use[MemoryPart.ACTIVATIONS], use[MemoryPart.LOGITS]) == (100, 80)
+    assert use.most[MemoryPart.GRADIENTS] == 4 * (960 + 960 + 100)
+    # Ranks of ZeRO 1 get whole weights: no one holds less than the state of the largest.
+    assert held(state, PlanOptions(zero_stage=1), fsdp, software)[MemoryPart.STATES] == 8 * 300
+    # Under tp, gradients wait for the end of a backward pass.
+    split = replace(state, split_share=1.0)
+    most = held(split, PlanOptions(zero_stage=0), fsdp, software).most
+    assert most[MemoryPart.GRADIENTS] == 4 * (960 + 960 + 960)

@@ -116,6 +116,8 @@ def _parts(plan: Plan) -> Iterator[str]:
     yield "mesh"
     if sizes["ep"] * sizes["etp"] > 1:
         yield "experts"
+    if options.zero_stage < 2:
+        yield "narrow_norms"
     yield "replicated" if options.zero_stage < 2 else "fully_sharded"
     # Gradients that wait for a later sum would stay on the device.
     if _is_hybrid(plan) and sizes["pp"] == 1 and not options.offload.has_weights:

@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import debug
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from meshwright.run.pipelines import LabelledStage
 
@@ -77,8 +78,26 @@ class Replicated(DistributedDataParallel):
 
     def __init__(self, module: nn.Module, **options: Any) -> None:
         of_device = {"init_sync": False, "device_ids": None, "output_device": None}
-        super().__init__(module, **options | of_device)
+        with _Made() as made:
+            super().__init__(module, **options | of_device)
+        self.buckets = made.tensors
         self.register_comm_hook(self.process_group, lambda group, bucket: _summed(group, bucket))
+
+
+class _Made(TorchDispatchMode):
+    """Collects the buffers that C++ makes: the buckets of gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tensors: list[Tensor] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.empty.memory_format:
+            self.tensors.append(result)
+        return result
 
 
 def _summed(group: Any, bucket: Any) -> Any:

@@ -140,6 +140,13 @@ class RankProgram:
             recorder = StepRecorder(self._axis_of, self._vocab_sizes)
             chunks = self._chunks(mesh, groups, recorder)
             modules = nn.ModuleList(chunks)
+            # DistributedDataParallel takes DTensors from a module with its first pass.
+            self.weights = list(modules.parameters())
+            if not self.is_sharded:
+                for weight in self.weights:
+                    weight.register_post_accumulate_grad_hook(
+                        lambda w: recorder.tag([w.grad], Category.GRADIENTS)
+                    )
             optimizer = self._optimizer(modules, groups)
             self._tag_resident(recorder, modules, optimizer)
             told("running")
@@ -201,6 +208,10 @@ class RankProgram:
                 split_tensors(chunk, mesh["tp"], sequence_parallel=is_split)
                 chunk.tie()
             self._wrap_recompute(chunk)
+            if self.options.offload.has_activations:
+                chunk.forward = self._saving(  # type: ignore[method-assign]
+                    chunk.forward, recorder
+                )
             chunks.append(self._over_data(chunk, groups))
         return chunks
 
@@ -221,14 +232,16 @@ class RankProgram:
             if self.compute is not self.kept:
                 narrow = torch.autocast(DEVICE, dtype=self.compute)
                 chunk.forward = narrow(chunk.forward)  # type: ignore[method-assign]
+                for norm in (m for m in chunk.modules() if isinstance(m, nn.RMSNorm)):
+                    norm.register_forward_hook(lambda *made: made[-1].to(self.compute))
                 if self.sizes["pp"] > 1:
                     chunk.register_forward_hook(lambda *made: made[-1].to(self.compute))
                     if chunk.embedding is None:
                         chunk.register_forward_pre_hook(lambda _, came: came[0].to(self.kept))
-            group = groups["gradients"].get_group()
-            if group.size() == 1:
+            if groups["gradients"].size() == 1:
                 return chunk
-            return Replicated(chunk, process_group=group, gradient_as_bucket_view=True)
+            mesh = groups["gradients"]
+            return Replicated(chunk, device_mesh=mesh, gradient_as_bucket_view=True)
         on_host = self.options.offload.has_weights
         options: dict[str, Any] = {
             "mesh": groups.get("hybrid", groups["shards"]),
@@ -293,6 +306,8 @@ class RankProgram:
         recorder.tag(modules.parameters(), weights)
         recorder.tag([m.places for m in modules.modules() if isinstance(m, Chunk)],
                      Category.TEMPORARY)  # fmt: skip
+        for replicated in (m for m in modules.modules() if isinstance(m, Replicated)):
+            recorder.tag(replicated.buckets, Category.GRADIENTS)
         inner = getattr(optimizer, "optim", optimizer)
         found = [value for state in inner.state.values() for value in state.values()]
         recorder.tag(found, states)
@@ -301,7 +316,7 @@ class RankProgram:
         """State the category of gradients and gathered weights; call it after the passes."""
         on_host = self.options.offload.has_gradients or self.options.offload.has_weights
         kept = Category.HOST if on_host else Category.GRADIENTS
-        for weight in modules.parameters():
+        for weight in self.weights:
             if weight.grad is not None:
                 recorder.tag([weight.grad], kept)
         recorder.tag_gathered(modules)
@@ -325,7 +340,7 @@ class RankProgram:
             recorder.tag([tokens], Category.ACTIVATIONS)
             is_last = index == min(number, 2) - 1
             with self._without_sums(chunk) if self.sums_last and not is_last else nullcontext():
-                made = self._saving(chunk, tokens, recorder)
+                made = self._made(chunk, tokens)
                 loss = self._loss(mesh, made, tokens)
                 del made
                 with recorder.during(StepPart.BACKWARD):
@@ -340,21 +355,24 @@ class RankProgram:
         times = (number - 2, 1) if self.sums_last else (2 - number, number - 1)
         return summed(zip(times, (first, both), strict=True))
 
-    def _saving(self, chunk: Chunk, tokens: Tensor, recorder: StepRecorder) -> Tensor:
-        """Run a chunk forward; offloaded activations move as in ``save_on_cpu``.
+    def _saving(
+        self, forward: Callable[..., Tensor], recorder: StepRecorder
+    ) -> Callable[..., Tensor]:
+        """Return a forward pass that moves what it keeps to the host, as ``save_on_cpu`` does.
 
         A copy represents the tensor on the host, because all fake tensors are on the CPU.
         """
-        if not self.options.offload.has_activations:
-            return self._made(chunk, tokens)
 
         def leave(kept: Tensor) -> Tensor:
             copy = kept.detach().clone()
             recorder.tag([copy], Category.HOST)
             return copy
 
-        with torch.autograd.graph.saved_tensors_hooks(leave, torch.clone):
-            return self._made(chunk, tokens)
+        def saved(*inputs: Tensor) -> Tensor:
+            with torch.autograd.graph.saved_tensors_hooks(leave, torch.clone):
+                return forward(*inputs)
+
+        return saved
 
     def _made(self, chunk: nn.Module, tokens: Tensor) -> Tensor:
         made: Tensor = chunk(tokens)

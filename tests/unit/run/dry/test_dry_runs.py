@@ -362,8 +362,18 @@ def test_tensors_split_over_tp_alone_are_updated_together(pp):
 
 
 @pytest.mark.parametrize("zero", [0, 1])
-def test_replicas_over_cp_beside_tp_are_refused_as_those_over_dp(zero):
-    plan = planned(4, tp=2, pp=2, cp=2, dp=1, zero=zero, schedule="gpipe", global_batch=2)
-    with pytest.raises(UnsupportedError, match=f"{zero} replicates weights, which with tp"):
-        dry_run(plan)
-    assert dry_run(planned(4, tp=2, pp=2, cp=2, dp=1, zero=2, global_batch=2)).stages
+@pytest.mark.parametrize("axes", [{"pp": 2, "cp": 2, "dp": 1}, {"dp": 4, "sp": "on"}],
+                         ids=["pp_cp", "dp_sp"])  # fmt: skip
+def test_replicas_beside_tp_send_and_hold_what_is_derived(zero, axes):
+    # DistributedDataParallel takes the local parts of DTensors.
+    for stage in ran(4, tp=2, zero=zero, global_batch=8, **axes).stages:
+        assert all(one.is_equal for one in stage.sent)
+        assert stage.peak_bytes == pytest.approx(stage.predicted_bytes, rel=0.03)
+
+
+@pytest.mark.parametrize("offload", ["state", "activations", "all"])
+def test_offload_beside_tp_and_pp_holds_what_is_derived(offload):
+    found = ran(4, tp=2, pp=2, dp=2, sp="on", global_batch=8, offload=offload)
+    for stage in found.stages:
+        assert all(one.is_equal for one in stage.sent)
+        assert stage.peak_bytes == pytest.approx(stage.predicted_bytes, rel=0.03)
