@@ -906,6 +906,8 @@ def _served(asked: Any) -> dict[str, str] | list[Path]:
 _MODEL_ONLY = ("batch", "seq", "prefill", "training", "groups", "precision", "weights", "kv_cache",
                "optimizer", "ep")  # fmt: skip
 """Options that measured layers replace."""
+_NOT_OF_GRAPHS = (*(n for n in _MODEL_ONLY if n not in ("seq", "precision")), "tp")
+_GRAPH_ONLY = ("dim", "input")
 _CUT_FIELDS = {"objective": "objective", "capacity": "capacity_bytes", "tp": "tensor_degree",
                "ep": "expert_degree", "groups": "num_groups"}  # fmt: skip
 """Names of options in a cut."""
@@ -917,10 +919,16 @@ def partition(asked: ask.Partition, call: Call) -> PartitionPlan:
     """Return layers cut into stages that fit a memory."""
     reading = _drawing(asked)
     if (asked.model is None) == (asked.layers is None):
-        reading.fault("MODEL", "name either a model or a file with --layers")
+        reading.fault("MODEL", "name either a model, a graph or a file with --layers")
         reading.done()
-    cut = _measured_layers if asked.layers else _layers_of_model
-    found = cut(reading, asked, call)
+    from meshwright.dataflow.question import names_graph
+
+    if asked.layers:
+        found = _measured_layers(reading, asked, call)
+    elif names_graph(str(asked.model)):
+        found = _kernels_of_graph(reading, asked, call)
+    else:
+        found = _layers_of_model(reading, asked, call)
     if asked.picture is not None and not found.stages:
         told = "--picture: no stage fits, so there is no picture"
         return replace(found, warnings=(told, *found.warnings))
@@ -935,6 +943,7 @@ def _layers_of_model(reading: Reading, asked: ask.Partition, call: Call) -> Part
     from meshwright.ask.declared import model_of, system_of
     from meshwright.sram.partition import partition as cut_layers
 
+    asked.refuse_idle(reading, _GRAPH_ONLY, "applies only with a graph")
     model = reading.value(model_of, asked)
     system = reading.value(system_of, asked)
     workload = reading.value(_partition_workload, asked, system)
@@ -945,18 +954,40 @@ def _layers_of_model(reading: Reading, asked: ask.Partition, call: Call) -> Part
     )  # fmt: skip
 
 
-def _measured_layers(reading: Reading, asked: ask.Partition, call: Call) -> PartitionPlan:
-    from meshwright.ask.declared import system_of
-    from meshwright.catalog.footprint_files import load_footprints
-    from meshwright.sram.partition import partition_measured
+def _kernels_of_graph(reading: Reading, asked: ask.Partition, call: Call) -> PartitionPlan:
+    from meshwright.dataflow.question import load_graph
+    from meshwright.sram.partition import partition_graph
 
-    asked.refuse_idle(reading, _MODEL_ONLY, "applies only with a model")
+    asked.refuse_idle(reading, _NOT_OF_GRAPHS, "applies only with a model")
+    graph = reading.value(
+        load_graph, str(asked.model), tokens=asked.seq, precision=asked.precision,
+        sizes=asked.dim or {}, inputs=asked.input or (),
+    )  # fmt: skip
+    system = _devices_of_row(reading, asked)
+    reading.done()
+    return partition_graph(
+        graph, _cut(asked), system, calibration=asked.calibration, command=call.command
+    )
+
+
+def _devices_of_row(reading: Reading, asked: ask.Partition) -> SystemSpec | None:
+    """Return the devices of a row that is no model, if any are stated: a capacity is enough."""
+    from meshwright.ask.declared import system_of
+
     if not asked.stated.keys() & {"on", "capacity"}:
         reading.fault("--capacity", "is needed", "or --on SYSTEM")
     if asked.on is None or "capacity" in asked.stated:
         asked.refuse_idle(reading, ("level",), "applies only with --on and without --capacity")
+    return None if asked.on is None else reading.value(system_of, asked)
+
+
+def _measured_layers(reading: Reading, asked: ask.Partition, call: Call) -> PartitionPlan:
+    from meshwright.catalog.footprint_files import load_footprints
+    from meshwright.sram.partition import partition_measured
+
+    asked.refuse_idle(reading, (*_MODEL_ONLY, *_GRAPH_ONLY), "applies only with a model")
     file = reading.value(load_footprints, str(asked.layers))
-    system = None if asked.on is None else reading.value(system_of, asked)
+    system = _devices_of_row(reading, asked)
     reading.done()
     return partition_measured(
         file, _cut(asked), system, calibration=asked.calibration, command=call.command

@@ -554,11 +554,11 @@ class Place(Written):
 
 
 class Partition(Reported):
-    """Cut layers into stages that fit SRAM, a cache or HBM."""
+    """Cut layers, or kernels of a graph, into stages that fit SRAM, a cache or HBM."""
 
     collects = True
     has_detail = True
-    model: Name | None = argument("catalog name, Hugging Face id or config.json")
+    model: Name | None = argument("a model, or a graph: catalog name, config.json, program, file")
     layers: Name | None = option("measured layers: YAML, JSON or CSV", "FILE")
     on: Name | None = option("4xWSE-3, 64xGroq-LPU, a YAML file", "SYSTEM")
     network: Name | None = like(Machine, "network")
@@ -578,6 +578,8 @@ class Partition(Reported):
     ep: Count | None = option("devices among these that split the experts", "N")
     picture: Path | None = option("draw the stages", "FILE.svg", writes=(".svg",))
     calibration: Name = like(Machine, "calibration")
+    dim: Sizes | None = like(Program, "dim")
+    input: tuple[str, ...] | None = like(Program, "input")
 
 
 class Fuse(Program, Reported):

@@ -98,6 +98,13 @@ def load_graph(
     return with_backward(graph) if training else graph
 
 
+def names_graph(text: str) -> bool:
+    """Return whether a text names a graph by itself: not a model, which has several."""
+    name, dot, _ = text.strip().rpartition(".")
+    is_part = bool(dot and find_name(name, model_names()))
+    return is_program(text) or is_part or _stated(text.strip(), {}) is not None
+
+
 def linpack_sizes(name: str) -> tuple[int, int]:
     """Return the sides of the matrix and of its blocks in the name of a run of Linpack.
 

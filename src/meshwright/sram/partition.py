@@ -14,6 +14,8 @@ from meshwright.catalog.footprint_files import FootprintFile
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.cost.problem import UNCALIBRATED_NOTE
+from meshwright.dataflow.search import calibrated_system
+from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.serve.passes import with_stored_weights
 from meshwright.sharding.axes import axis_rules
 from meshwright.sharding.fixes import found_faults
@@ -29,6 +31,7 @@ from meshwright.sram.answer import (
 )
 from meshwright.sram.audited import facts_of
 from meshwright.sram.contiguous import StageCapacities, too_large
+from meshwright.sram.kernels import kernel_row, row_notes
 from meshwright.sram.price import batch_of
 from meshwright.sram.proposals import (
     Progress,
@@ -41,6 +44,7 @@ from meshwright.sram.question import (
     CACHE_FRACTION,
     CACHES,
     PLAN_OPTIONS,
+    LayerSequence,
     PartitionProblem,
     StageDevices,
     level_of,
@@ -237,9 +241,40 @@ def partition_measured(
         Neither a capacity nor a system is stated, or times are needed and not there.
     """
     spec = load_system(system) if isinstance(system, str) else system
-    layers, objective = measured_layers(file), CutObjective(cut.objective)
-    if objective is CutObjective.TIME and not layers.layer_s.any():
+    layers = measured_layers(file)
+    if cut.objective == CutObjective.TIME and not layers.layer_s.any():
         raise SpecError(Fault("objective", "time needs the time of every layer", "in the file"))
+    return _partition_row(file.name, layers, cut, spec, calibration, command)
+
+
+def partition_graph(
+    graph: DataflowGraph, cut: Cut, system: SystemSpec | None = None, *,
+    calibration: str = DEFAULT, command: str = "",
+) -> PartitionPlan:  # fmt: skip
+    """Return the kernels of a graph cut into stages that fit a stated capacity, or a memory.
+
+    Raises
+    ------
+    SpecError
+        Neither a capacity nor a system is stated, or times are needed and there is no system.
+    """
+    if system is None:
+        layers = kernel_row(graph)
+        if cut.objective == CutObjective.TIME:
+            raise SpecError(Fault("objective", "time needs devices", "--on SYSTEM"))
+    else:
+        machine = calibrated_system(system, calibration)
+        level = level_of(system.chip, cut.level) if cut.level else 0
+        layers = kernel_row(graph, machine, level, load_sram(system.chip, calibration))
+    found = _partition_row(graph.name, layers, cut, system, calibration, command)
+    return replace(found, warnings=tuple(row_notes(graph)))
+
+
+def _partition_row(
+    name: str, layers: LayerSequence, cut: Cut, spec: SystemSpec | None, calibration: str,
+    command: str,
+) -> PartitionPlan:  # fmt: skip
+    """Return a row of layers that nothing divides cut into stages."""
     devices = None
     if spec is not None:
         if cut.tensor_degree > spec.num_alive:
@@ -252,11 +287,11 @@ def partition_measured(
         )
     stage_capacities = _measured_capacities(cut, devices)
     cut_problem = CutProblem(layers, stage_capacities, devices)
-    solution = solve_measured(cut_problem, objective)
+    solution = solve_measured(cut_problem, CutObjective(cut.objective))
     fits = solution is not None and solution.has_devices
     offers = [] if fits else measured_proposals(cut_problem)
-    name = spec.chip.memories[0].name if spec else ""
-    plan = _plan(file.name, spec, cut, cut_problem, solution, cut.level or name)
+    nearest_level = spec.chip.memories[0].name if spec else ""
+    plan = _plan(name, spec, cut, cut_problem, solution, cut.level or nearest_level)
     return replace(plan, proposals=tuple(offers), command=command)
 
 
