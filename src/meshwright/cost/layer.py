@@ -42,6 +42,7 @@ from meshwright.cost.memory import (
     kept_bytes,
     largest_transient_bytes,
     logit_bytes,
+    norm_bytes,
     parameters_on_device,
     weighed_rows_bytes,
 )
@@ -139,6 +140,11 @@ class BlockCost:
     expert_params: Num
     num_weights: float
     """Products with a gradient of their weights: a kernel each [1]."""
+    norm_bytes: Num = 0.0
+    """Transient of the norm that begins the block, with what recomputation brings back of its
+    tensors: all other gradients of the block are there by then [bytes]."""
+    norm_kept_bytes: Num = 0.0
+    """Activations that this norm keeps [bytes]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +165,13 @@ class HeldMemory:
     """Tensors as wide as the vocabulary in the largest transient [bytes]."""
     working_kept_bytes: Num
     """Other activations in it, of a piece that goes backward at once [bytes]."""
+    working_first_bytes: Num
+    """Largest transient of its first block, and of the norm behind it, with what recomputation
+    brings back of them [bytes]."""
+    working_other_params: Num
+    """Parameters of the blocks behind the first one, which go backward before it [1]."""
+    other_kept_bytes: Num
+    """Kept tensors of those blocks, their norms left out [bytes]."""
     logit_bytes: Num
     """Logits in the type of activations [bytes]."""
     dense_params: Num
@@ -288,6 +301,10 @@ def layer_cost(blocks: Sequence[BlockCost], rates: DeviceRates, zero: Num) -> La
         "recomputed_bytes": sum(block.recomputed_bytes for block in blocks),
         "working_logit_bytes": reduce(larger, [b.transient_logit_bytes for b in blocks]),
         "working_kept_bytes": 0.0,
+        "working_first_bytes": blocks[0].recomputed_bytes
+        + reduce(larger, [blocks[0].transient_bytes, *(b.norm_bytes for b in blocks[1:])]),
+        "working_other_params": sum(b.dense_params + b.expert_params for b in blocks[1:]),
+        "other_kept_bytes": sum(b.kept_bytes - b.norm_kept_bytes for b in blocks[1:]),
         "logit_bytes": sum(block.logit_bytes for block in blocks),
         "dense_params": sum(block.dense_params for block in blocks),
         "expert_params": sum(block.expert_params for block in blocks),
@@ -628,6 +645,13 @@ class PricedPiece:
         found = []
         for number, (everything, _, _) in enumerate(self._sums):
             transient, of_logits, logits, dense_params, expert_params = self._held[number]
+            norm = self.parts[number].ops[0]
+            own = {t.name for t in norm.saved} if norm.kind is OpKind.NORM else set()
+
+            def of_norm(saved: Sequence[SavedTensor], own: set[str] = own) -> Num:
+                chosen = [entry for entry in saved if entry.tensor.name in own]
+                return kept_bytes(chosen, self.sizes, strategy, word)
+
             block = BlockCost(
                 everything=everything,
                 recomputed=again[number],
@@ -650,6 +674,8 @@ class PricedPiece:
                 dense_params=dense_params,
                 expert_params=expert_params,
                 num_weights=self._num_trained(self.parts[number]),
+                norm_bytes=norm_bytes(norm, self.local, word) + of_norm(back[number]) if own else 0,
+                norm_kept_bytes=of_norm(kept[number]),
             )  # fmt: skip
             found.append(block)
         self.known[recompute] = found

@@ -68,6 +68,12 @@ class StageState:
     working_bytes: Num
     """Largest transient of a layer [bytes]."""
     num_layers: Num
+    first_block_bytes: Num = 0.0
+    """Largest transient of the first block of a layer [bytes]."""
+    other_blocks_params: Num = 0.0
+    """Parameters of a layer behind its first block [1]."""
+    other_blocks_kept_bytes: Num = 0.0
+    """Activations of one micro-batch that blocks behind the first ones keep [bytes]."""
     entry_bytes: Num = 0.0
     """Tensors at the entry of a layer as its backward pass ends there: the stream and its
     normalised copy, and their gradients [bytes]."""
@@ -363,8 +369,10 @@ def unit_moments(
     * At the loss nothing is gathered, or b H where the head stays, or b P where all weights do;
       gradients are those of earlier micro-batches, k P / N.
     * A unit goes backward with its weights and the message of the next one, b (L + L), and with the
-      message of the gradients of the unit before, c H or c L. The end of the model is reduced from
-      whole gradients into their message, (b + c) H or (b + c) E, over the shards of all before it.
+      message of the gradients of the unit before, c H or c L. When its first block begins, whole
+      gradients of its other blocks are there, and what these kept is gone. The end of the model is
+      reduced from whole gradients into their message, (b + c) H or (b + c) E, over the shards of
+      all before it.
     * Where tp splits the words of the embedding, the gradient of the whole table is made first.
     * Replicas sum what a reduction leaves, c P / N of all units, which stays to the end of a pass
       beside the gradients that it is added to, or that are on the host.
@@ -743,7 +751,7 @@ class UnitPass:
         yield Moment(reducing, gathered, self.full, logits + self.waiting, stream, unused)
 
     def layer_backward(self, kept: Num, before: Num, done: Num, gathered: Num) -> Iterator[Moment]:
-        """Yield the beginning and the end of the backward pass of a layer.
+        """Yield the beginning of the backward pass of a layer, of its first block, and its end.
 
         Parameters
         ----------
@@ -759,6 +767,11 @@ class UnitPass:
         gradients = gradients + step.late + self.reduced + self.held
         unused, gathered = self.idle(done, step.b * state.layer_params), gathered + step.table
         yield Moment(gradients, gathered, kept, self.waiting, state.working_bytes, unused)
+        others = step.on_device * state.other_blocks_kept_bytes / step.num_layers
+        yield Moment(
+            gradients + step.of_unit * state.other_blocks_params, gathered, kept - others,
+            self.waiting, state.first_block_bytes, unused,
+        )  # fmt: skip
         yield Moment(
             gradients + step.of_unit * state.layer_params, gathered, kept - self.of_one_layer,
             self.waiting, state.entry_bytes, unused,
@@ -1109,6 +1122,20 @@ def largest_transient_bytes(
     if op.region == EDGE:
         return 2.0 * (outputs + gathered * gathers)
     return outputs + sum(size(tensor, rows) for tensor in op.inputs) + gathered
+
+
+def norm_bytes(op: Op, local: LocalLayer, word_bytes: float) -> Num:
+    """Return the bytes that the backward pass of a norm needs beside kept tensors [bytes].
+
+    Gradients out and in, or five FP32 tensors where the norm is made in steps of FP32: the gradient
+    of the normalised input, its product with the input, a square and two scaled ones. In steps, of
+    8,192 tokens of 16,384 elements: 20 x 8,192 x 16,384 = 2.684e9.
+
+    Source: transformers 5.23 ``modeling_llama.py``, ``LlamaRMSNorm``, seen in dry runs.
+    """
+    elements = local.rows_of(op) * local.width(op.output)
+    in_steps = any(t.word_bytes == 4.0 and t.dims == op.output.dims for t in op.saved)
+    return elements * (20.0 if in_steps else 2.0 * word_bytes)
 
 
 def weighed_rows_bytes(op: Op, local: LocalLayer) -> Num:

@@ -635,6 +635,8 @@ def _stage_state(
     # A run of layers is brought back as a whole before its last layer goes backward.
     working = weighted_part(costs[:-2], counts[:-2], "working_bytes")
     working = working + (layout.run_layers - 1.0) * held("recomputed_bytes")
+    of_first = weighted_part(costs[:-2], counts[:-2], "working_first_bytes")
+    of_first = of_first + (layout.run_layers - 1.0) * held("recomputed_bytes")
     of_ends = weighted_part(costs[-2:], counts[-2:], "working_bytes")
     stream = boundary_bytes(problem, plan_options, strategy)
     whole = stream * strategy.tp if plan_options.sequence_parallel else stream
@@ -686,6 +688,9 @@ def _stage_state(
         hosted_bytes=held("hosted_bytes"),
         in_flight=where(in_flight > 0, in_flight, 0.0),
         working_bytes=working,
+        first_block_bytes=of_first,
+        other_blocks_params=weighted_part(costs[:-2], counts[:-2], "working_other_params"),
+        other_blocks_kept_bytes=weighted_part(costs[:-2], counts[:-2], "other_kept_bytes"),
         entry_bytes=entry_bytes(stream, strategy.tp, whole),
         loss_bytes=of_ends,
         loss_logit_bytes=weighted_part(costs[-2:], counts[-2:], "working_logit_bytes"),

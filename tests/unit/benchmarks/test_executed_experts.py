@@ -27,9 +27,9 @@ def test_kept_activations_are_those_executed(rows):
 
 
 def test_peaks_are_those_executed(rows):
-    """Within 3.5 %; 6 % of DeepSeek-V3, whose units are of very unequal sizes."""
+    """Within 3.5 %; 7 % of DeepSeek-V3, whose units are of very unequal sizes."""
     for row, error in rows:
-        within = 0.06 if row["model"] == "deepseek-v3" else 0.035
+        within = 0.07 if row["model"] == "deepseek-v3" else 0.035
         assert abs(error["peak"]) < within, (row["plan"], error)
         assert abs(error["weights"]) + abs(error["states"]) + abs(error["logits"]) < 0.005
 

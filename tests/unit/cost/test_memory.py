@@ -20,6 +20,7 @@ from meshwright.cost.memory import (
     host_bytes,
     memory_use,
     needed_bytes,
+    norm_bytes,
     stage_moments,
     weighed_rows_bytes,
 )
@@ -303,16 +304,42 @@ FSDP = OptimizerPreset(
 UNIT_STATE = StageState(
     dense_params=300.0, expert_params=0.0, kept_bytes=400.0, in_flight=1.0, working_bytes=30.0,
     num_layers=2.0, entry_bytes=10.0, loss_bytes=90.0, logit_bytes=20.0, layer_params=100.0,
-    embedding_params=50.0, head_params=50.0,
+    embedding_params=50.0, head_params=50.0, first_block_bytes=7.0, other_blocks_params=60.0,
+    other_blocks_kept_bytes=240.0,
 )  # fmt: skip
+"""Layers of two blocks, the second with 60 of 100 parameters and 120 of 200 bytes."""
 TEN = ShardDegrees(dense=10.0, expert=1.0)
+
+
+def ends_of_units(*asked):
+    """Return the moments of a step, those inside of layers left out."""
+    return [one for one in stage_moments(*asked)[1] if not np.all(one.temporary == 7.0)]
 
 
 def moments(state=UNIT_STATE, software=UNITS, **options):
     plan_options = PlanOptions(zero_stage=3, **options)
-    _, found = stage_moments(state, TEN, plan_options, FSDP, software)
+    found = ends_of_units(state, TEN, plan_options, FSDP, software)
     parts = ((m.activations, m.logits + m.temporary, m.gradients, m.gathered) for m in found)
     return [tuple(map(float, each)) for each in parts]
+
+
+def test_other_blocks_have_gradients_and_keep_nothing_when_the_first_block_goes_backward():
+    """The last layer: the message of the head, 2 bytes each of 60 parameters, 120 bytes gone."""
+    _, found = stage_moments(UNIT_STATE, TEN, PlanOptions(zero_stage=3), FSDP, UNITS)
+    inside = next(one for one in found if one.temporary == 7.0)
+    assert inside.gradients == 4 * 50 + 20 + 2 * 60
+    assert (inside.activations, inside.gathered) == (400 - 120, 2 * (100 + 100))
+
+
+def test_a_norm_in_steps_of_fp32_goes_backward_in_five_tensors():
+    """20 bytes of each of 8,192 x 16,384 elements; a single kernel has two narrow gradients."""
+    local = SimpleNamespace(rows_of=lambda op: 8192.0, width=lambda tensor: 16384.0)
+    model = load_model("llama3.1-405b")
+    stepwise, alone = (
+        build_graph(model, norms_in_steps=in_steps).layers[0].ops[0] for in_steps in (True, False)
+    )
+    assert norm_bytes(stepwise, local, 2.0) == 20 * 8192 * 16384
+    assert norm_bytes(alone, local, 2.0) == 2 * 2 * 8192 * 16384
 
 
 def test_a_last_unit_that_stays_is_there_at_the_loss_and_not_copied_again():
@@ -377,7 +404,7 @@ def test_gradients_of_the_type_of_their_sums_are_added_one_by_one():
     narrow = FSDP.model_copy(update={"reduced_gradient_bytes_per_param": 2.0})
     assert narrow.reduced_gradient_bytes_per_param == narrow.gathered_weight_bytes_per_param == 2
     state = replace(UNIT_STATE, later_micro_batches=2.0, sums_in_last_pass=1.0)
-    found = stage_moments(state, TEN, PlanOptions(zero_stage=3), narrow, UNITS)[1]
+    found = ends_of_units(state, TEN, PlanOptions(zero_stage=3), narrow, UNITS)
     assert found[9].gradients == found[8].gradients == 2 * 300 + 20
 
 
@@ -385,7 +412,7 @@ def test_sums_that_wait_have_their_shards_to_come():
     """120 shards to come before the last pass, 100 behind the head; a column serves."""
     waits = np.array([0.0, 1.0])
     state = replace(UNIT_STATE, later_micro_batches=2.0, sums_in_last_pass=waits)
-    found = stage_moments(state, TEN, PlanOptions(zero_stage=3), FSDP, UNITS)[1]
+    found = ends_of_units(state, TEN, PlanOptions(zero_stage=3), FSDP, UNITS)
     assert list(found[5].gradients) == [120, 1200]
     assert list(found[5].idle) == [300, 120 + 300]
     assert list(found[8].idle) == [300 - 200, 120 - 20 + 300 - 200]
@@ -430,7 +457,7 @@ def test_a_loss_that_multiplies_by_the_head_reduces_its_gradient_first():
     software = UNITS.model_copy(update={"head_in_loss": True, "logit_tiles": 8})
     state = replace(UNIT_STATE, loss_stream_bytes=8.0)
     options = PlanOptions(zero_stage=3)
-    _, found = stage_moments(state, TEN, options, FSDP, software)
+    found = ends_of_units(state, TEN, options, FSDP, software)
     parts = [(m.activations, m.logits + m.temporary, m.gradients, m.gathered) for m in found[5:]]
     assert parts[0] == (400, 90 + 20 + 8, 4 * 50, 2 * 50)
     assert parts[1] == (400, 2 * 20 + 8, (4 + 2) * 50, 2 * 50)
@@ -439,14 +466,14 @@ def test_a_loss_that_multiplies_by_the_head_reduces_its_gradient_first():
     assert parts[3] == (400, 30, 20, 2 * (100 + 100))
     # In a pipeline its message waits for the next one, beside its shard and sums of the layers.
     piped = replace(state, sums_before_scatter=1.0, in_flight=2.0, later_micro_batches=3.0)
-    later = stage_moments(piped, TEN, options, FSDP, software)[1][6]
+    later = ends_of_units(piped, TEN, options, FSDP, software)[6]
     assert later.gradients == 4 * 250 + 20 + (4 + 2) * 50 + (4 + 4 / 10) * 50
 
 
 def test_places_of_other_streams_lie_idle():
     """Shards of 4 x 300 / 10 and messages of a layer and an end, 2 x 150; and logits of 20."""
     state = replace(UNIT_STATE, logit_place_bytes=20.0)
-    _, found = stage_moments(state, TEN, PlanOptions(zero_stage=3), FSDP, UNITS)
+    found = ends_of_units(state, TEN, PlanOptions(zero_stage=3), FSDP, UNITS)
     assert found[5].idle == 120 + 300 + 20
     assert found[8].idle == (120 - 20) + (300 - 200)  # the message of a layer travels
     assert found[-1].idle == 300  # at the update all shards are there
@@ -480,7 +507,7 @@ def test_replicas_keep_what_they_sum_to_the_end_of_a_pass():
     """Three micro-batches: 4 x 300 / 10 of shards, and as many of what a reduction leaves."""
     shards = ShardDegrees(10.0, 1.0, np.array([1.0, 2.0]))
     state = replace(UNIT_STATE, later_micro_batches=2.0)
-    _, found = stage_moments(state, shards, PlanOptions(zero_stage=3), FSDP, UNITS)
+    found = ends_of_units(state, shards, PlanOptions(zero_stage=3), FSDP, UNITS)
     alone, summed = found[19].gradients
     assert alone == 120 + (2 + 4) * 50 + 4 * 50 / 10  # one shard on its way
     assert summed == 120 + (2 + 4) * 50 + 120
@@ -489,7 +516,7 @@ def test_replicas_keep_what_they_sum_to_the_end_of_a_pass():
 def test_stages_of_several_chunks_gather_all_units_first():
     """300 parameters of 2 bytes, and a copy of the largest unit, 100."""
     piped = replace(UNIT_STATE, sums_before_scatter=1.0, num_chunks=np.array([1.0, 2.0]))
-    _, found = stage_moments(piped, TEN, PlanOptions(zero_stage=3), FSDP, UNITS)
+    found = ends_of_units(piped, TEN, PlanOptions(zero_stage=3), FSDP, UNITS)
     assert list(found[4].gathered) == [0, 2 * 300 + 2 * 100]
 
 
