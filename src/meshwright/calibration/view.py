@@ -639,7 +639,8 @@ def _sram(found: Validation) -> Iterator[Part]:
     yield Text(
         "Tokens per second of one user, as published, against layers cut into the fewest stages "
         "that fit SRAM; factors are predicted / published. Left out: constants fitted without that "
-        "row. Plain: the same row without drafts."
+        "row; none where no fit has seen it. Plain: the same row without drafts. Half of the "
+        f"published figures are within a factor of {_median_factor(found.sram):.2f}."
     )
     head = ("row", "chip", "published tokens/s [#]", "predicted [#]", "factor [x]", "left out [x]",
             "uncalibrated [x]")  # fmt: skip
@@ -651,6 +652,12 @@ def _sram(found: Validation) -> Iterator[Part]:
         known_ = (row.source.title, row.source.url, row.notes, *why)
         notes.append((row.id, "; ".join(text for text in known_ if text)))
     yield Folded("Sources of these rows", [Table(("row", "source"), notes)])
+
+
+def _median_factor(entries: Sequence[Prediction]) -> float:
+    """Return the factor within which half of the figures are, above or below."""
+    errors = [abs(entry.log_error) for entry in entries if entry.log_error is not None]
+    return exp(float(np.median(errors))) if errors else 1.0
 
 
 def _factor(log_error: float | None) -> float | None:
