@@ -5,14 +5,14 @@ from itertools import combinations, product
 
 import numpy as np
 
-from meshwright.dataflow.fusion.cores import CoreGrid, TileShape, core_choices
+from meshwright.dataflow.fusion.cores import CoreGrid, MemoryTier, TileShape, core_choices
 from meshwright.dataflow.fusion.problem import OWN, FusionProblem, Rules, Tensors
 from meshwright.graph.kernels.kernel import Unit
 from meshwright_papers.studies.dfmodel.peer_rules import DFMODEL
 
 GRID = CoreGrid(
     num_cores=12, array_rows=2, array_columns=2, frequency_hz=1.0, sram_bytes=120.0,
-    dram_bytes=1e4, dram_bytes_per_s=3.0,
+    outside=(MemoryTier(1e4, 3.0),),
 )  # fmt: skip
 
 LAUNCHES = (0.0, 20.0, 60.0, 400.0)
@@ -50,6 +50,7 @@ def random_problem(
         tensors=_tensors(chance, reads, rules),
         num_tiles=4,
         spare_dram_bytes=float(chance.integers(60, 600)),
+        waits=reads & (chance.random((n, n)) < 0.3),
         micro_batches=() if sizes == "any" else (2,),
         rules=rules,
         grid=replace(GRID, launch_s=float(chance.choice(LAUNCHES)) if rules is OWN else 0.0),
@@ -83,6 +84,39 @@ def _tensors(chance: np.random.Generator, reads: np.ndarray, rules: Rules) -> Te
     )
 
 
+def tiered_problem(seed: int, num_kernels: int) -> FusionProblem:
+    """Return a problem without DRAM, with DRAM, or with a memory behind it, for any objective."""
+    chance = np.random.default_rng([seed, 7])
+    problem = random_problem(seed, num_kernels, OWN, num_phases=1 + seed % 2)
+    held, repeats = float(problem.held_bytes.sum()), float(chance.integers(1, 4))
+    kind = ["none", "two", "three", "three"][seed % 4]
+    changes: dict[str, object] = {}
+    if kind == "none":
+        room = float(chance.integers(100, 400))
+        nothing = np.zeros(num_kernels)
+        changes = {
+            "grid": replace(problem.grid, sram_bytes=room, outside=(), sram_bytes_per_s=9.0),
+            "held_bytes": nothing, "setup_bytes": nothing, "resident_bytes": held,
+            "spare_dram_bytes": room, "dram_shares": repeats,
+        }  # fmt: skip
+    if kind == "three":
+        far = MemoryTier(float(chance.integers(0, 400)), float(chance.choice([0.5, 1.0, 6.0])))
+        changes = {
+            "grid": replace(problem.grid, outside=(*problem.grid.outside, far)),
+            "weight_bytes": held * repeats,
+            "spare_dram_bytes": float(chance.integers(-60, 200)),
+            "dram_shares": float(chance.choice([1.0, repeats])),
+        }
+    objective = chance.choice(["latency", "stream", "endless"])
+    changes |= {
+        "for_latency": objective == "latency",
+        "num_passes": int(chance.integers(1, 40)) if objective == "stream" else None,
+        "num_stages": int(chance.integers(1, 4)),
+        "send_s": float(chance.choice([0.0, 10.0, 300.0])),
+    }
+    return replace(problem, **changes)
+
+
 @dataclass(frozen=True)
 class SetPrice:
     """The price of one set, worked out by hand."""
@@ -93,6 +127,10 @@ class SetPrice:
     setup_s: float
     crossing_bytes: float
     inside: frozenset[int]
+    dram_s: float
+    rounds: int
+    sram_bytes: float
+    held_bytes: float
 
 
 def price_by_hand(problem: FusionProblem, members: frozenset[int]) -> SetPrice:
@@ -134,7 +172,8 @@ def price_by_hand(problem: FusionProblem, members: frozenset[int]) -> SetPrice:
     return SetPrice(
         bool(fits and np.isfinite(cycles)), busy, (row - 1) * busy / tiles,
         sum(float(problem.setup_bytes[k]) for k in members) / problem.grid.dram_bytes_per_s,
-        crossing + read_bytes, frozenset(inside),
+        crossing + read_bytes, frozenset(inside), moved / problem.grid.dram_bytes_per_s,
+        _rounds(problem, members), float(sram + np.ceil(held / parts)), held,
     )  # fmt: skip
 
 
@@ -157,6 +196,15 @@ def _row(problem: FusionProblem, members: frozenset[int]) -> int:
         before = [longest[j] for j in longest if problem.reads[k, j]]
         longest[k] = 1 + max(before, default=0)
     return max(longest.values())
+
+
+def _rounds(problem: FusionProblem, members: frozenset[int]) -> int:
+    """Return the rounds of one sequence alone: one more for each whole tensor on some path."""
+    found: dict[int, int] = {}
+    for k in sorted(members):
+        before = [found[j] + bool(problem.waits[k, j]) for j in found if problem.reads[k, j]]
+        found[k] = max(before, default=1)
+    return max(found.values())
 
 
 def chains(problem: FusionProblem) -> list[list[frozenset[int]]]:
@@ -195,29 +243,72 @@ def best_by_hand(problem: FusionProblem) -> float:
 
 
 def _chain_s(problem, chain, prices):
-    if problem.rules.frees_tensors:
-        held = _peak_bytes(problem, chain, prices)
-    else:
-        held = sum(price.crossing_bytes for price in prices)
+    if problem.rules is OWN:
+        return min(_stream_s(problem, chain, prices, size) for size in sizes_by_hand(problem))
+    held = sum(price.crossing_bytes for price in prices)
     best = np.inf
     room = int(problem.spare_dram_bytes // max(held, 1.0))
     for low, high in problem.tried_micro_batches:
         size = min(room, high)
         if size >= low:
             seconds = sum(
-                max(
-                    price.busy_s + price.fill_s / high + price.setup_s / size,
-                    problem.grid.launch_s / size,
-                )
-                for price in prices
+                price.busy_s + price.fill_s / high + price.setup_s / size for price in prices
             )
             best = min(best, max(seconds, problem.send_s))
     return best
 
 
-def _peak_bytes(problem, chain, prices):
-    """Return the most bytes that are written and not yet read by all, over the partitions."""
-    t, peak, done = problem.tensors, 0.0, set()
+def sizes_by_hand(problem: FusionProblem) -> list[int]:
+    """Return the micro-batches that may be used."""
+    if problem.for_latency:
+        return [1]
+    if problem.micro_batches:
+        return list(problem.micro_batches)
+    powers = [1, 2, 4, 8, 16, 32, 64]
+    total = problem.num_passes
+    if total is None:
+        return powers
+    # the even parts of a stream in as many rounds as a power of two needs
+    return sorted({int(np.ceil(total / np.ceil(total / power))) for power in powers})
+
+
+def _stream_s(problem, chain, prices, size):
+    """Return the seconds of a sequence of a micro-batch on all memories; infinite: no fit."""
+    grid, tiers = problem.grid, problem.grid.outside
+    alive = _alive_bytes(problem, chain, prices)
+    byte_s = 1.0 / grid.dram_bytes_per_s
+    if not tiers:  # tensors share the SRAM
+        for price, num_bytes in zip(prices, alive, strict=True):
+            if price.sram_bytes + problem.dram_shares * size * num_bytes > grid.sram_bytes:
+                return np.inf
+    else:
+        beyond = (size * max(alive) - problem.spare_dram_bytes) * problem.dram_shares
+        room = sum(tier.num_bytes for tier in tiers[1:])
+        if beyond > min(room, problem.weight_bytes) + 1e-9:
+            return np.inf
+        if beyond > 0.0:
+            share = beyond / problem.weight_bytes
+            byte_s = max(byte_s, share / tiers[1].bytes_per_s)
+    now = dram_free = 0.0  # when the last partition ended; when the next weights began to load
+    for price in prices:
+        begin = now
+        start = max(now, dram_free + price.held_bytes * byte_s)
+        run = (price.rounds if problem.for_latency else 1) * price.busy_s * size + price.fill_s
+        now = max(start + run, begin + grid.launch_s)
+        weights_s = (grid.sram_bytes - price.sram_bytes) * byte_s
+        dram_free = max(now - weights_s, start + price.dram_s * size)
+    seconds = now / size
+    if problem.for_latency:
+        return seconds + problem.send_s
+    total, ramp = problem.num_passes, 1.0
+    if total is not None:
+        ramp = (np.ceil(total / size) + problem.num_stages - 1) * size / total
+    return ramp * max(seconds, problem.send_s)
+
+
+def _alive_bytes(problem, chain, prices):
+    """Return the bytes that are written and not yet read by all, for each partition."""
+    t, found, done = problem.tensors, [], set()
     for part, price in zip(chain, prices, strict=True):
         now = done | part
         alive = 0.0
@@ -225,5 +316,6 @@ def _peak_bytes(problem, chain, prices):
             is_read = all(reader in done for reader in t.readers[number].tolist())
             if writer in now and not is_read and number not in price.inside:
                 alive += float(t.sequence_bytes[number])
-        peak, done = max(peak, alive), now
-    return peak
+        done = now
+        found.append(alive)
+    return found

@@ -1068,7 +1068,8 @@ def _fusion_question(reading: Reading, asked: ask.Fuse) -> FusionQuestion:
     reading.done()
     return FusionQuestion(
         graph=graph, target=target, runs_by_kernel=asked.kernel_by_kernel, tp=asked.tp, pp=asked.pp,
-        tile=asked.tile, micro_batch=asked.micro_batch,
+        tile=asked.tile, micro_batch=asked.micro_batch, objective=asked.objective,
+        num_passes=asked.passes,
     )  # fmt: skip
 
 

@@ -167,6 +167,7 @@ def a100_problem():
     return FusionProblem(
         names=tuple(number),
         reads=reads,
+        waits=np.zeros_like(reads),
         phase=np.array([row["is_backward"] for row in rows], np.int64),
         choices=tuple(core_choices(shape, grid) for shape in shapes),
         held_bytes=np.array(held),

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from fusion_problems import best_by_hand, random_problem
+from fusion_problems import best_by_hand, random_problem, tiered_problem
 from sampled import sampled
 
 from meshwright.base.errors import InfeasibleError
+from meshwright.dataflow.fusion.price import bound_s
 from meshwright.dataflow.fusion.problem import OWN
 from meshwright.dataflow.fusion.search import fuse
 from meshwright_papers.studies.dfmodel.peer_rules import DFMODEL
@@ -27,6 +28,23 @@ def test_best_partitions_are_those_of_brute_force(case):
     found = fuse(problem)
     assert found.time_s == pytest.approx(expected, rel=1e-9)
     assert found.gap == 0.0
+    assert sum(found.parts_s.values()) == pytest.approx(found.time_s, rel=1e-9)
+
+
+TIERED = [(seed, 3 + seed % 3) for seed in range(500)]
+
+
+@pytest.mark.parametrize("case", sampled(TIERED, 60), ids=str)
+def test_memories_and_objectives_agree_with_brute_force(case):
+    problem = tiered_problem(*case)
+    expected = best_by_hand(problem)
+    if not np.isfinite(expected):
+        with pytest.raises(InfeasibleError):
+            fuse(problem)
+        return
+    found = fuse(problem)
+    assert found.time_s == pytest.approx(expected, rel=1e-9)
+    assert bound_s(problem) <= found.time_s * (1 + 1e-9)
     assert sum(found.parts_s.values()) == pytest.approx(found.time_s, rel=1e-9)
 
 

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from meshwright.dataflow.fusion.cores import CoreGrid
+from meshwright.dataflow.fusion.cores import CoreGrid, MemoryTier
 from meshwright.dataflow.fusion.fuse import fuse_graph
 from meshwright.dataflow.fusion.problem import DeviceShare, fusion_problem
 from meshwright.dataflow.fusion.question import FusionQuestion, Target
@@ -18,7 +18,7 @@ from meshwright_papers.studies.dfmodel.workloads import gpt_layer
 
 GRID = CoreGrid(
     num_cores=16, array_rows=4, array_columns=2, frequency_hz=1e9, sram_bytes=1e6,
-    dram_bytes=1e9, dram_bytes_per_s=1e9,
+    outside=(MemoryTier(1e9, 1e9),),
 )  # fmt: skip
 TILE = 32
 

@@ -596,6 +596,10 @@ class Fuse(Program, Reported):
     micro_batch: Count | None = option(
         "passes in flight, which share the weights (best up to 64)", "N"
     )
+    objective: Literal["throughput", "latency"] = option(
+        "what is optimised: a stream of passes, or one pass alone", "", "throughput"
+    )
+    passes: Count | None = option("passes of the stream (without end)", "N")
     link: BytesPerS | None = option("one direction of a link between chips", "RATE")
     tokens: Tokens | None = option(f"sequence length of a model (2048); {BINARY}", "TOKENS")
     kernel_by_kernel: bool = option("no fusion: one kernel after the other")

@@ -181,8 +181,6 @@ class PartFacts:
     cores: int
     flops: float
     """FLOPs of its products, over all chips that share it."""
-    weight_bytes: float
-    """Weights that its products read, over all chips that share it."""
     time_s: float
     compute_s: float
     dram_s: float
@@ -205,7 +203,7 @@ class FusionFacts(Facts):
     launch_s: float
     """Least time from one partition to the next."""
     weight_bytes: float
-    """Weights of one repetition."""
+    """Weights of one repetition that are loaded."""
     ends_bytes: float
     """Tensors that enter and leave the graph with each sequence."""
     moves_ends: bool
@@ -245,16 +243,17 @@ def partitions_are_launched(facts: FusionFacts) -> Inequality:
 
 @fused("a pass that is alone takes what each partition takes at least, one after the other")
 def a_pass_takes_its_partitions(facts: FusionFacts) -> Inequality:
-    """Return both counts: launch, or products, or weights and then tensors from DRAM."""
+    """Return both counts: launch, or products, or tensors from DRAM; or all weights."""
     least_s = sum(
         max(
             facts.launch_s,
             part.flops / (facts.tp * facts.flops_per_s),
-            (part.weight_bytes / facts.tp + part.moved_bytes) / facts.dram_bytes_per_s,
+            part.moved_bytes / facts.dram_bytes_per_s,
         )
         for part in facts.parts
     )
-    return Inequality(facts.all_repeats * least_s, facts.latency_s, "s")
+    loads_s = facts.weight_bytes / (facts.tp * facts.dram_bytes_per_s)
+    return Inequality(facts.all_repeats * max(least_s, loads_s), facts.latency_s, "s")
 
 
 @fused("what a partition moves passes the DRAM within its time")

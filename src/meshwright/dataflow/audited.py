@@ -96,12 +96,15 @@ def fusion_facts(asked: FusionQuestion, fusion: Fusion, latency_s: float) -> Ite
     """Yield the facts of the partitions of a graph."""
     graph, grid = asked.graph, asked.target.grid
     kernels = {kernel.name: kernel for kernel in graph.kernels}
+    problem = fusion.problem
     narrow = min((1.0, *(cycles for _, cycles in grid.slowdowns)))
     yield gathered(
         FusionFacts, fusion, grid, asked,
         answer=f"{len(fusion.partitions)} partitions of {graph.name}",
         flops_per_s=grid.flops_per_s / narrow,
-        weight_bytes=_loaded_bytes(graph, graph.kernels),
+        sram_bytes=problem.grid.sram_bytes,
+        dram_bytes=problem.grid.dram_bytes + grid.far_bytes,
+        weight_bytes=0.0 if problem.resident_bytes else _loaded_bytes(graph, graph.kernels),
         ends_bytes=_fused_ends_bytes(graph),
         moves_ends=asked.rules.counts_ends,
         all_repeats=graph.repeats,
@@ -111,7 +114,6 @@ def fusion_facts(asked: FusionQuestion, fusion: Fusion, latency_s: float) -> Ite
                 PartFacts, part,
                 cores=sum(placed.cores for placed in part.kernels),
                 flops=_product_flops(graph, [kernels[placed.name] for placed in part.kernels]),
-                weight_bytes=_loaded_bytes(graph, [kernels[one.name] for one in part.kernels]),
             )
             for part in fusion.partitions
         ),

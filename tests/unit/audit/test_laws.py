@@ -22,7 +22,7 @@ from meshwright.catalog.systems import load_system
 from meshwright.cli.main import exit_status
 from meshwright.dataflow import search as graph_search
 from meshwright.dataflow.fusion import fuse as fusion_search
-from meshwright.dataflow.fusion.price import PartitionPrices
+from meshwright.dataflow.fusion.answer import FusedPartition
 from meshwright.serve.serve import facts_of as serving_facts
 from meshwright.sram import partition as stage_search
 from meshwright.train.price import facts_of as training_facts
@@ -286,9 +286,7 @@ def test_a_price_without_a_launch_breaks_a_law(monkeypatch):
     """Kernels of nanoseconds on a GPU, as they were priced once, are found and not given."""
     path = Path(__file__).parents[2] / "cases" / "dataflow" / "passing.yaml"
     assert mw.fuse(str(path), on="H100").time_s == pytest.approx(5e-6 / 64)
-    monkeypatch.setattr(
-        PartitionPrices, "running_s", lambda self, size: self.busy_s + self.fill_s / size
-    )
+    monkeypatch.setattr(FusedPartition, "time_s", property(lambda self: self.busy_s + self.fill_s))
     with pytest.raises(UnlawfulError, match="takes at least its launch") as raised:
         mw.fuse(str(path), on="H100")
     assert len(raised.value.broken) == 1

@@ -48,9 +48,13 @@ class FusedPartition(Brief):
     compute_s: float
     dram_s: float
     network_s: float
+    wait_s: float
+    """Further rounds of its tiles in which one sequence alone waits for whole tensors."""
     fill_s: float
     setup_s: float
     """Time to read weights, and to read and write sums, spread over the micro-batch."""
+    exposed_setup_s: float
+    """Part of it in which the partition waits: the rest passes while the one before it runs."""
     exposed_launch_s: float
     """Exposed part of the launch, spread over the micro-batch."""
     sram_bytes: float
@@ -78,8 +82,9 @@ class FusedPartition(Brief):
             "compute_s": self.compute_s,
             "exposed_dram_s": max(self.dram_s - self.compute_s, 0.0),
             "exposed_network_s": self.busy_s - max(self.dram_s, self.compute_s),
+            "wait_s": self.wait_s,
             "fill_s": self.fill_s,
-            "setup_s": self.setup_s,
+            "exposed_setup_s": self.exposed_setup_s,
             "exposed_launch_s": self.exposed_launch_s,
         }
 
@@ -124,6 +129,13 @@ class Fusion(Brief):
     counts: SearchCounts
 
     @property
+    def far_bytes(self) -> float:
+        """Weights of a chip in the memories behind its DRAM."""
+        problem = self.problem
+        beyond = self.micro_batch * self.held_bytes - problem.spare_dram_bytes
+        return max(beyond, 0.0) * problem.dram_shares if problem.grid.outside else 0.0
+
+    @property
     def gap(self) -> float:
         """Distance of the time from the bound, as a fraction of the bound; 0 is a proof."""
         return gap_of(self.time_s, self.bound_s)
@@ -133,7 +145,9 @@ class Fusion(Brief):
         """Seconds by cause; they sum to the time."""
         each = [part.parts_s for part in self.partitions]
         found = {name: sum(parts[name] for parts in each) for name in each[0]}
-        return {**found, "exposed_send_s": max(self.problem.send_s - sum(found.values()), 0.0)}
+        steady_s = self.problem.whole_s(sum(found.values()), 1.0)
+        found["exposed_send_s"] = steady_s - sum(found.values())
+        return {**found, "ramp_s": self.time_s - steady_s}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +187,10 @@ class FusionAnswer(Shown):
     """Repetitions of the graph on one chip."""
     micro_batch: int
     """Passes in flight: weights are read once for all of them."""
+    objective: Literal["throughput", "latency"]
+    """The goal of the search; under it are ``time_s``, its parts and the bound."""
+    num_passes: int | None
+    """Passes of the stream; None: without end."""
     latency_s: float
     """Latency of one pass alone on the chips [s]."""
     weights_s: float
@@ -194,7 +212,12 @@ class FusionAnswer(Shown):
     num_cores: int
     """Cores of a chip."""
     sram_capacity_bytes: float
+    resident_bytes: float
+    """Weights and sums of all repetitions that stay in the SRAM of a chip."""
+    far_bytes: float
+    """Weights of a chip in the memories behind its DRAM."""
     dram_capacity_bytes: float
+    """0: the chip has none, and tensors stay in its SRAM."""
     held_bytes: float
     """DRAM that tensors of one sequence take [bytes]."""
     splits: Mapping[str, str | None]

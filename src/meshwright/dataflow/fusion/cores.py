@@ -24,16 +24,25 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray, read_only
 from meshwright.base.errors import Fault, SpecError
+from meshwright.catalog.calibration import SRAM
 from meshwright.dataflow.roofline import DTYPE_OF_NUMBER, dtype_of_product
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, Unit, factors, single_dims
 from meshwright.graph.op import Phase
-from meshwright.spec.system import ChipSpec, DType
+from meshwright.spec.system import ChipSpec, DType, HostLink
+
+
+@dataclass(frozen=True)
+class MemoryTier:
+    """A memory outside of the chip: its room, and the rate of its reads and writes."""
+
+    num_bytes: float
+    bytes_per_s: float
 
 
 @dataclass(frozen=True)
 class CoreGrid:
-    """Equal cores under one clock, the SRAM that they share, and the memory outside."""
+    """Equal cores under one clock, the SRAM that they share, and the memories outside."""
 
     num_cores: int
     array_rows: int
@@ -42,8 +51,9 @@ class CoreGrid:
     """Multiply-adds along its columns."""
     frequency_hz: float
     sram_bytes: float
-    dram_bytes: float
-    dram_bytes_per_s: float
+    outside: tuple[MemoryTier, ...] = ()
+    """Memories behind the SRAM, near to far: none, DRAM, or DRAM and the memory of a host."""
+    sram_bytes_per_s: float = np.inf
     launch_s: float = 0.0
     """Least time from the start of one partition to the next: the time of a launch [s]."""
     slowdowns: tuple[tuple[float, float], ...] = ()
@@ -55,46 +65,98 @@ class CoreGrid:
         return dict(self.slowdowns).get(number_bytes, 1.0)
 
     @property
+    def main(self) -> MemoryTier:
+        """The memory of tensors between partitions: the nearest one outside, else the SRAM."""
+        return (
+            self.outside[0] if self.outside else MemoryTier(self.sram_bytes, self.sram_bytes_per_s)
+        )
+
+    @property
+    def dram_bytes(self) -> float:
+        """Room of the main memory."""
+        return self.main.num_bytes
+
+    @property
+    def dram_bytes_per_s(self) -> float:
+        """Rate of the main memory."""
+        return self.main.bytes_per_s
+
+    def at_dram_rate(self, bytes_per_s: float) -> CoreGrid:
+        """Return the grid with DRAM of another rate."""
+        near, *far = self.outside
+        return replace(self, outside=(replace(near, bytes_per_s=bytes_per_s), *far))
+
+    @property
+    def far_bytes(self) -> float:
+        """Room of the memories behind the main one: for weights alone."""
+        return sum(tier.num_bytes for tier in self.outside[1:])
+
+    def weight_byte_s(self, far_bytes: float, num_bytes: float) -> float:
+        """Return the seconds of a byte of weights that come into the SRAM.
+
+        max(1 / rate of DRAM, share / rate of each memory behind it): all weights pass the DRAM, and
+        those that wait behind it come there at the same time; ``far_bytes`` of ``num_bytes`` do,
+        and the nearer memories are full. Of 4 GB 1 GB in a host, at 2 TB/s and 0.1 TB/s:
+        max(0.5, 0.25 / 0.1) = 2.5 ps a byte.
+        """
+        seconds, left = 1.0 / self.dram_bytes_per_s, far_bytes
+        for tier in self.outside[1:]:
+            taken = min(left, tier.num_bytes)
+            seconds, left = max(seconds, taken / num_bytes / tier.bytes_per_s), left - taken
+        return seconds
+
+    @property
     def flops_per_s(self) -> float:
         """Dense peak: two FLOP for each multiply-add and clock [FLOP/s]."""
         return 2.0 * self.num_cores * self.array_rows * self.array_columns * self.frequency_hz
 
 
-def grid_of(chip: ChipSpec, launch_s: float, dtype: DType = "bf16") -> CoreGrid:
+def grid_of(
+    chip: ChipSpec, launch_s: float, dtype: DType = "bf16", host: HostLink | None = None
+) -> CoreGrid:
     """Return a chip as fusion sees it; ``launch_s`` is that of its family in the calibration.
 
-    The clock is the one at which its cores reach the peak: rate / (2 cores rows columns). Arrays
-    are those of a core where the chip states them, otherwise its output tile.
+    The clock is the one at which its cores reach the peak: rate / (2 cores rows columns); where the
+    chip states the clock and no cores, their number follows. Arrays are those of a core where the
+    chip states them, otherwise its output tile. The memory of a ``host`` stands behind DRAM; a chip
+    without DRAM keeps everything in its SRAM.
 
     Raises
     ------
     SpecError
         With all values that fusion needs and the chip does not state.
     """
-    on_chip, main = chip.memories[0], chip.main_memory
+    on_chip, *beyond = chip.memories
+    traffic = beyond[0] if beyond else on_chip
+    rows, columns = chip.array_rows or chip.tile_rows, chip.array_columns or chip.tile_columns
+    rate, num_cores = chip.matmul_flops_per_s.get(dtype), chip.num_cores
+    if num_cores is None and rate is not None and chip.clock_hz is not None:
+        num_cores = round(rate / (2.0 * rows * columns * chip.clock_hz))
     needed = {
-        "num_cores": chip.num_cores is not None,
-        f"matmul_rate.{dtype}": dtype in chip.matmul_flops_per_s,
-        "memories: one on the chip and one outside": len(chip.memories) > 1,
-        "memories[-1].bandwidth": main.bandwidth_bytes_per_s is not None,
+        "num_cores": num_cores is not None,
+        f"matmul_rate.{dtype}": rate is not None,
+        "memories: one on the chip": bool(beyond) or on_chip.name == SRAM,
+        f"memories[{traffic.name}].bandwidth": traffic.bandwidth_bytes_per_s is not None,
     }
     missing = [Fault(name, "is unknown, but fusion needs it") for name, is_there in needed.items()
                if not is_there]  # fmt: skip
-    if missing:
+    if missing or num_cores is None or rate is None:
         raise SpecError(missing, origin=f"chip {chip.name}")
-    num_cores = chip.num_cores or 0
-    rows, columns = chip.array_rows or chip.tile_rows, chip.array_columns or chip.tile_columns
+    tiers = [(level.capacity_bytes, level.bandwidth_bytes_per_s or 0.0) for level in beyond]
+    if beyond and host is not None:
+        rates = (host.bandwidth_bytes_per_s, host.memory_bandwidth_bytes_per_s or np.inf)
+        tiers.append((host.capacity_bytes, min(rates)))
     return CoreGrid(
         num_cores=num_cores,
         array_rows=rows,
         array_columns=columns,
-        frequency_hz=chip.matmul_flops_per_s[dtype] / (2.0 * num_cores * rows * columns),
+        frequency_hz=rate / (2.0 * num_cores * rows * columns),
         sram_bytes=on_chip.capacity_bytes,
-        dram_bytes=main.capacity_bytes,
-        dram_bytes_per_s=main.bandwidth_bytes_per_s or 0.0,
+        outside=tuple(MemoryTier(*tier) for tier in tiers),
+        sram_bytes_per_s=on_chip.bandwidth_bytes_per_s or np.inf,
         launch_s=launch_s,
         slowdowns=tuple(
-            (width, chip.matmul_flops_per_s[dtype] / chip.matmul_flops_per_s[other])
+            (width, rate / chip.matmul_flops_per_s[other])
             for width in DTYPE_OF_NUMBER
             if (other := dtype_of_product(chip, width)) not in (None, dtype)
         ),

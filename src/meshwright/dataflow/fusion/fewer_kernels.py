@@ -153,8 +153,7 @@ class _Joined:
 def without(problem: FusionProblem, left_out: Sequence[int]) -> FusionProblem:
     """Return a problem without some kernels that no partitions of the whole undercut.
 
-    Setup bytes of the kernels left out remain; a launch is shorter by their time, which it may
-    hide.
+    Setup bytes of the kernels left out remain, where no partition hides them.
     """
     tensors, reads = _listed(problem.tensors), problem.reads.copy()
     for kernel in left_out:
@@ -164,10 +163,9 @@ def without(problem: FusionProblem, left_out: Sequence[int]) -> FusionProblem:
     is_kept[list(left_out)] = False
     kept = np.flatnonzero(is_kept)
     number = np.append(np.cumsum(is_kept) - 1, len(kept))
-    setup, beside = problem.setup_bytes[kept], problem.setup_bytes[~is_kept].sum()
-    setup[:1] += beside
-    hidden_s = float(beside) / problem.grid.dram_bytes_per_s
-    launch_s = max(problem.grid.launch_s - hidden_s, 0.0)
+    setup = problem.setup_bytes[kept]
+    if not problem.rules.loads_ahead:
+        setup[:1] += problem.setup_bytes[~is_kept].sum()
     return replace(
         problem,
         names=tuple(problem.names[kernel] for kernel in kept.tolist()),
@@ -178,8 +176,8 @@ def without(problem: FusionProblem, left_out: Sequence[int]) -> FusionProblem:
         setup_bytes=setup,
         looked_up_bytes=problem.looked_up_bytes[kept],
         network_s=problem.network_s[kept],
+        waits=problem.waits[np.ix_(kept, kept)],
         tensors=_columns(tensors, number),
-        grid=replace(problem.grid, launch_s=launch_s),
     )
 
 

@@ -15,19 +15,24 @@ from meshwright.base.arrays import gap_of
 from meshwright.base.errors import InfeasibleError
 from meshwright.dataflow.audited import fusion_facts
 from meshwright.dataflow.fusion.answer import (
-    FusedPartition,
     Fusion,
     FusionAnswer,
     FusionCounts,
 )
-from meshwright.dataflow.fusion.cores import grid_of, passing_dims, tileable_dims
+from meshwright.dataflow.fusion.cores import grid_of, tileable_dims
 from meshwright.dataflow.fusion.price import bound_s
 from meshwright.dataflow.fusion.problem import OWN, DeviceShare, FusionProblem, fusion_problem
-from meshwright.dataflow.fusion.question import FusionQuestion, check_question, tiles_of
+from meshwright.dataflow.fusion.question import (
+    FusionQuestion,
+    Objective,
+    check_question,
+    tiles_of,
+)
 from meshwright.dataflow.fusion.search import (
     KnownLattices,
     WeightedProblem,
     best_of,
+    evaluate,
     fuse,
     orders_of,
 )
@@ -40,8 +45,6 @@ from meshwright.dataflow.fusion.splits import (
 )
 from meshwright.dataflow.roofline import CalibratedSystem
 from meshwright.dataflow.stages import StagePrice, StageTime, StageWork
-from meshwright.graph.kernels.graph import DataflowGraph
-from meshwright.graph.kernels.kernel import single_dims
 from meshwright.graph.op import Phase
 from meshwright.sharding.space import divisors
 from meshwright.spec.workload import BYTES_OF
@@ -89,10 +92,11 @@ def fuse_graph(
     graphs = [replace(question.graph, tiled=dim) for dim in dims]
     entries = [replace(entry, graph=graph) for entry in entries for graph in graphs]
     cases = [
-        _TileCase(entry, tile, splits)
+        _TileCase(entry, tile, splits, keeps)
         for entry in entries
         for splits in [splits_for(entry)]
         for tile in (tiles_of(entry.graph) if entry.tile is None else [entry.tile])
+        for keeps in _may_keep(entry)
     ]
     tried = [(case, split) for case in cases for split in case.splits.likely]
     candidates = [WeightedProblem(case.problem(split), case.weight) for case, split in tried]
@@ -101,26 +105,36 @@ def fuse_graph(
     ring, gap = case.splits.ring, case.splits.gap
     if ring is not None:
         split, fusion = _refined(ring, split, choice.fusion, case.problem)
-        seconds = fusion.time_s * case.question.repeats
+        seconds = fusion.time_s * case.weight
         least_s = min(choice.bound_s, seconds)
         choice = replace(choice, fusion=fusion, weighted_s=seconds, bound_s=least_s)
         gap = gap_of(seconds, _least_s(cases, seconds))
     asked, fusion = case.question, choice.fusion
     graph, grid, chips = asked.graph, asked.target.grid, asked.tp * asked.pp
-    rate = 1.0 / (fusion.time_s * asked.repeats)
-    setup_s = fusion.micro_batch * sum(part.setup_s for part in fusion.partitions)
+    sets = fusion.problem.sets_of(
+        [[one.name for one in part.kernels] for part in fusion.partitions]
+    )
+    alone, stream = (
+        fusion if objective == asked.objective else evaluate(case.under(objective, split), sets)
+        for objective in OBJECTIVES
+    )
+    rate = 1.0 / (stream.time_s * asked.repeats)
     answer = FusionAnswer(
         graph=graph.name, chip=asked.target.name, rate_of=asked.target.dtype,
         kernel_by_kernel=asked.runs_by_kernel, tp=asked.tp, pp=asked.pp,
         tile=case.tile, tiled=graph.tiled, tiled_dims=dims,
         pass_name="sequence" if graph.tiled == "tokens" and "batch" not in graph.sizes else "pass",
         num_kernels=len(graph.kernels), repeats=asked.repeats, micro_batch=fusion.micro_batch,
-        latency_s=latency_s(asked, fusion), weights_s=graph.repeats * setup_s,
-        time_s=fusion.time_s, parts_s=fusion.parts_s, bound_s=choice.bound_s / asked.repeats,
+        objective=asked.objective, num_passes=asked.num_passes,
+        latency_s=graph.repeats * alone.time_s,
+        weights_s=graph.repeats * alone.parts_s["exposed_setup_s"],
+        time_s=fusion.time_s, parts_s=fusion.parts_s, bound_s=choice.bound_s / case.weight,
         gap=gap_of(choice.weighted_s, choice.bound_s), sharding_gap=gap,
         sequences_per_s=rate, compute_share=graph.flops * rate / (chips * grid.flops_per_s),
         num_cores=grid.num_cores, sram_capacity_bytes=grid.sram_bytes,
-        dram_capacity_bytes=grid.dram_bytes, held_bytes=fusion.held_bytes, splits=split.dims,
+        resident_bytes=fusion.problem.resident_bytes, far_bytes=fusion.far_bytes,
+        dram_capacity_bytes=grid.dram_bytes if grid.outside else 0.0,
+        held_bytes=fusion.held_bytes, splits=split.dims,
         counts=FusionCounts(
             **vars(fusion.counts), tiles_fused=choice.num_fused, tiles_pruned=choice.num_pruned,
             tiles_refused=len(choice.refused),
@@ -128,6 +142,19 @@ def fuse_graph(
         refused=choice.refused, partitions=fusion.partitions, warnings=tuple(_warnings(asked)),
     )  # fmt: skip
     return lawful(answer, fusion_facts(asked, fusion, answer.latency_s))
+
+
+OBJECTIVES: tuple[Objective, ...] = ("latency", "throughput")
+
+
+def _may_keep(question: FusionQuestion) -> tuple[bool, ...]:
+    """Return whether weights may stay in the SRAM: where the share of a chip is no larger."""
+    graph, grid = question.graph, question.target.grid
+    if question.rules is not OWN or not grid.outside:
+        return (False,)
+    weights = {weight.name: weight for kernel in graph.kernels for weight in kernel.weights}
+    held = question.repeats * sum(map(graph.tensor_bytes, weights.values())) / question.tp
+    return (False, True) if held <= grid.sram_bytes else (False,)
 
 
 def _warnings(asked: FusionQuestion) -> Iterator[str]:
@@ -138,48 +165,6 @@ def _warnings(asked: FusionQuestion) -> Iterator[str]:
             f"products are priced at its rate of {target.dtype}: {target.name} states none for "
             f"products of {width:g}-byte numbers (--precision)"
         )
-
-
-def latency_s(asked: FusionQuestion, fusion: Fusion) -> float:
-    """Return the latency of one pass alone on the chips, all weights read for it [s].
-
-    graph repeats x sum over partitions max(rounds x busy + fill + setup, launch)
-    + (pp - 1) x send
-
-    Partitions are those of the best throughput. A kernel that needs all tiles of another kernel
-    waits for them: one more round of its partition, at its pace. Three partitions of 2, 3 and 4 us
-    that fill for 1 us and load weights for 5 us each, one round in each, take 3 x 6 + 9 = 27 us
-    once; launched every 9 us 9 + 9 + 10 = 28 us.
-    """
-    once = sum(
-        max(
-            _rounds(asked.graph, fusion.problem, part) * part.busy_s
-            + fusion.micro_batch * (part.fill_s + part.setup_s),
-            fusion.problem.grid.launch_s,
-        )
-        for part in fusion.partitions
-    )
-    return asked.graph.repeats * once + (asked.pp - 1) * fusion.problem.send_s
-
-
-def _rounds(graph: DataflowGraph, problem: FusionProblem, part: FusedPartition) -> int:
-    """Return the number of times that the tiles of one pass run through a partition."""
-    waits = dict[str, int]()
-    passing = passing_dims(graph, problem.num_tiles).keys()
-    names = {kernel.name for kernel in part.kernels}
-    makers = {kernel.name: kernel for kernel in graph.kernels if kernel.name in names}
-    for name, kernel in makers.items():
-        waits[name] = max(
-            (
-                waits[read.source]
-                + (not passing.isdisjoint(single_dims(makers[read.source].dims))
-                   and passing.isdisjoint(single_dims(read.dims)))
-                for read in kernel.inputs
-                if read.source in makers
-            ),
-            default=0,
-        )  # fmt: skip
-    return 1 + max(waits.values())
 
 
 def problem_of(question: FusionQuestion, tile: int) -> FusionProblem:
@@ -196,11 +181,18 @@ class _TileCase:
     question: FusionQuestion
     tile: int
     splits: SplitCandidates
+    keeps_weights: bool = False
 
     @property
     def weight(self) -> float:
-        """Repetitions of the graph on one chip."""
-        return float(self.question.repeats)
+        """Repetitions of the graph that count: on one chip, or all for the latency."""
+        asked = self.question
+        return float(asked.graph.repeats if asked.objective == "latency" else asked.repeats)
+
+    def under(self, objective: Objective, split: GraphSplit) -> FusionProblem:
+        """Return the problem under another objective."""
+        question = replace(self.question, objective=objective)
+        return replace(self, question=question).problem(split)
 
     def problem(self, split: GraphSplit) -> FusionProblem:
         """Return the problem of one chip where kernels are split in some way."""
@@ -218,10 +210,14 @@ class _TileCase:
         return DeviceShare(
             tp=asked.tp,
             tile=self.tile,
-            repeats=self.weight,
+            repeats=float(asked.repeats),
             send_s=_send_s(asked),
             micro_batches=() if asked.micro_batch is None else (asked.micro_batch,),
             runs_by_kernel=asked.runs_by_kernel,
+            keeps_weights=self.keeps_weights,
+            for_latency=asked.objective == "latency",
+            num_passes=asked.num_passes,
+            num_stages=asked.pp,
         )
 
     def _problem(self, share: DeviceShare) -> FusionProblem:
@@ -250,7 +246,10 @@ def _least_s(cases: Sequence[_TileCase], known_s: float) -> float:
 
 
 def _send_s(question: FusionQuestion) -> float:
-    """Return the seconds in which the largest tensor between repetitions reaches the next stage."""
+    """Return the seconds in which the largest tensor between repetitions reaches the next stage.
+
+    For the latency those of all stages, spread over the repetitions.
+    """
     link, graph = question.target.link_bytes_per_s, question.graph
     if question.pp == 1 or link is None:
         return 0.0
@@ -259,7 +258,8 @@ def _send_s(question: FusionQuestion) -> float:
         for kernel in graph.kernels
         if kernel.name in graph.outputs and kernel.phase is not Phase.WEIGHT_GRADIENT
     ]
-    return max(handed, default=0.0) / link
+    often = (question.pp - 1) / graph.repeats if question.objective == "latency" else 1.0
+    return often * max(handed, default=0.0) / link
 
 
 def _refined(
@@ -321,7 +321,7 @@ def fused_stage_time(system: CalibratedSystem) -> StageTime | None:
     chip = system.spec.chip
     if chip.array_rows is None:
         return None
-    grid = grid_of(chip, float(system.calibration.launch_s))
+    grid = grid_of(chip, float(system.calibration.launch_s), host=system.spec.host)
     bounds: dict[tuple[int, int, int, int], float] = {}
     known: dict[tuple[object, ...], StagePrice | None] = {}
 

@@ -78,16 +78,20 @@ def alike_branches(problem: FusionProblem) -> Branches:
     return Branches(tuple(groups))
 
 
+Reader = tuple[int, tuple[float, ...]]
+"""A kernel, and its buffers inside and from outside, and 1 where it waits for all tiles."""
+
+
 class _Tensor(NamedTuple):
-    """A tensor: its writer, its readers with their buffers, and its sizes."""
+    """A tensor: its writer, its readers with their buffers and waits, and its sizes."""
 
     writer: int
-    readers: frozenset[tuple[int, float, float]]
+    readers: frozenset[Reader]
     sizes: tuple[float, float]
 
     def moved(self, to: Mapping[int, int]) -> _Tensor:
         """Return the tensor after kernels have changed places."""
-        readers = frozenset({(to.get(reader, reader), a, b) for reader, a, b in self.readers})
+        readers = frozenset({(to.get(reader, reader), rest) for reader, rest in self.readers})
         return _Tensor(to.get(self.writer, self.writer), readers, self.sizes)
 
 
@@ -104,9 +108,11 @@ def _facts(problem: FusionProblem, kernel: int) -> tuple[object, ...]:
 def _tensor_rows(problem: FusionProblem) -> list[_Tensor]:
     """Return all tensors."""
     tensors = problem.tensors
-    ends: list[frozenset[tuple[int, float, float]]] = [
-        frozenset({(int(reader), float(here), float(there)) for reader, here, there in row})
-        for row in np.stack([tensors.readers, tensors.inside_bytes, tensors.read_bytes], axis=2)
+    waits = np.pad(problem.waits, ((0, 1), (0, 1)))[tensors.readers, tensors.writer[:, None]]
+    columns = (tensors.readers, tensors.inside_bytes, tensors.read_bytes, waits)
+    ends: list[frozenset[Reader]] = [
+        frozenset({(int(reader), tuple(map(float, rest))) for reader, *rest in row})
+        for row in np.stack(columns, axis=2)
     ]
     sizes = zip(tensors.sequence_bytes.tolist(), tensors.written_bytes.tolist(), strict=True)
     rows = zip(tensors.writer.tolist(), ends, sizes, strict=True)
@@ -124,9 +130,9 @@ def _colours(kernels: Sequence[tuple[object, ...]], tensors: Sequence[_Tensor]) 
         seen: list[list[str]] = [[] for _ in [*colours, -1]]
         outside = [*colours, -1]
         for writer, readers, sizes in tensors:
-            ends = sorted((outside[reader], *buffers) for reader, *buffers in readers)
+            ends = sorted((outside[reader], buffers) for reader, buffers in readers)
             seen[writer].append(repr(("writes", ends, sizes)))
-            for reader, *buffers in readers:
+            for reader, buffers in readers:
                 seen[reader].append(repr(("reads", outside[writer], buffers, ends, sizes)))
         refined = _numbered([(c, *sorted(s)) for c, s in zip(colours, seen, strict=False)])
         if len(set(refined)) == len(set(colours)):

@@ -1,9 +1,11 @@
-"""The best chain of partitions: a shortest path over ideals, with the bytes that it holds.
+"""The best chain of partitions: a shortest path over ideals, with a second number on the way.
 
-Only one quantity couples partitions: the bytes that wait in DRAM limit the micro-batch, and a
-small micro-batch reads the weights more often. So a path is a pair (seconds, bytes), and an ideal
-keeps the pairs that no other beats in both. A pair is dropped as soon as the least seconds and the
-least bytes from there to the end cannot beat the best path known.
+Two quantities couple partitions. Weights of the next one come while one runs, if there is room: a
+path is the pair of its end and of the time at which these weights begin to load, both later or
+both the same after the same steps. Or the bytes of all tensors limit the micro-batch, and a small
+one reads the weights more often: then a path is (seconds, bytes). An ideal keeps the pairs that no
+other beats in both. A pair is dropped as soon as the least of both from there to the end cannot
+beat the best path known.
 """
 
 from __future__ import annotations
@@ -21,21 +23,22 @@ TOLERANCE = 1e-12
 """Relative tolerance: sums of the same seconds in another order differ by less."""
 
 Finish = Callable[[FloatArray, FloatArray], FloatArray]
-"""Function from the seconds and bytes of whole paths to the seconds of a sequence; infinite: no
-fit."""
+"""Function from both numbers of whole paths to the seconds of a sequence; infinite: no fit."""
+Columns = tuple[FloatArray, FloatArray]
+Advance = Callable[[FloatArray, FloatArray, IntArray], Columns]
+"""Function from both numbers of paths, and a step behind each, to those after it; it rises."""
 
 
 @dataclass(frozen=True)
 class LatticeSteps:
-    """Steps of a lattice that are possible, with their seconds and bytes."""
+    """Steps of a lattice that are possible, and what they do to both numbers of a path."""
 
     lattice: Lattice
     number: IntArray
     """Indices among all steps of the lattice, in their order."""
-    seconds: FloatArray
-    num_bytes: FloatArray
-    add: np.ufunc
-    """Function that combines the bytes of one step and the next: sum or maximum."""
+    least: Columns
+    """Least growth of each number over each step."""
+    advance: Advance
 
     @cached_property
     def source(self) -> IntArray:
@@ -56,18 +59,13 @@ class LatticeSteps:
         return found[found >= 0]
 
     @cached_property
-    def time_left(self) -> FloatArray:
-        """Least seconds from each ideal to the whole graph; infinite where no path leads."""
-        return _to_the_end(self, self.seconds, np.add)
-
-    @cached_property
-    def bytes_left(self) -> FloatArray:
-        """Least bytes from each ideal to the whole graph, like ``time_left``."""
-        return _to_the_end(self, self.num_bytes, self.add)
+    def left(self) -> Columns:
+        """Least growth from each ideal to the whole graph; infinite where no path leads."""
+        return _to_the_end(self, self.least[0]), _to_the_end(self, self.least[1])
 
     def least_s(self, finish: Finish) -> float:
         """Return seconds that no path undercuts; infinite where none finishes."""
-        return float(finish(self.time_left[:1], self.bytes_left[:1])[0])
+        return float(finish(self.left[0][:1], self.left[1][:1])[0])
 
     def by_size(self, ideals: IntArray) -> list[tuple[int, int]]:
         """Return the first and end row of the ideals of each size, in a column of sorted ideals."""
@@ -80,8 +78,7 @@ class LatticeSteps:
 class Path:
     """A whole chain of partitions."""
 
-    seconds: float
-    num_bytes: float
+    numbers: tuple[float, float]
     finished_s: float
     steps: tuple[int, ...]
     """Numbers of the steps of the lattice, in the order of time."""
@@ -90,13 +87,13 @@ class Path:
 def best_path(steps: LatticeSteps, finish: Finish) -> tuple[Path | None, int]:
     """Return the path that finishes first, and the number of pairs that were kept on the way.
 
-    None where no path finishes. Among equal paths, one that holds the fewest bytes.
+    None where no path finishes. Among equal paths, one with the least second number.
     """
     if not np.isfinite(steps.least_s(finish)):
         return None, 0
     known = min(
-        float(finish(*_along(steps, steps.seconds, np.add, steps.time_left))[0]),
-        float(finish(*_along(steps, steps.num_bytes, steps.add, steps.bytes_left))[0]),
+        float(finish(*_along(steps, costs, left))[0])
+        for costs, left in zip(steps.least, steps.left, strict=True)
     )
     pairs = _Pairs(len(steps.lattice.ideals))
     for start, end in steps.by_size(steps.target):
@@ -104,41 +101,37 @@ def best_path(steps: LatticeSteps, finish: Finish) -> tuple[Path | None, int]:
     return pairs.path(steps, finish), pairs.count
 
 
-def _to_the_end(steps: LatticeSteps, costs: FloatArray, add: np.ufunc) -> FloatArray:
+def _to_the_end(steps: LatticeSteps, costs: FloatArray) -> FloatArray:
     """Return the least cost from each ideal to the whole graph; infinite where no path leads."""
     least = np.full(len(steps.lattice.ideals), np.inf)
     least[-1] = 0.0
     order = steps.backwards
     source, target, costs = steps.source[order], steps.target[order], costs[order]
     for start, end in steps.by_size(source):
-        through = add(costs[start:end], least[target[start:end]])
+        through = costs[start:end] + least[target[start:end]]
         ideals = source[start:end]
         first = np.flatnonzero(np.diff(ideals, prepend=-1))
         least[ideals[first]] = np.minimum.reduceat(through, first)
     return least
 
 
-def _along(
-    steps: LatticeSteps, costs: FloatArray, add: np.ufunc, left: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Return seconds and bytes of a path of least cost, as columns of one."""
+def _along(steps: LatticeSteps, costs: FloatArray, left: FloatArray) -> Columns:
+    """Return both numbers of a path of least cost, as columns of one."""
     best = np.zeros(len(steps.lattice.ideals), np.int64)
-    is_best = np.flatnonzero(add(costs, left[steps.target]) <= left[steps.source])
+    is_best = np.flatnonzero(costs + left[steps.target] <= left[steps.source])
     best[steps.source[is_best]] = is_best
-    seconds, num_bytes, ideal = 0.0, 0.0, 0
+    first, second, ideal = np.zeros(1), np.zeros(1), 0
     while ideal != len(steps.lattice.ideals) - 1:
-        step = int(best[ideal])
-        seconds += float(steps.seconds[step])
-        num_bytes = float(steps.add(num_bytes, steps.num_bytes[step]))
-        ideal = int(steps.target[step])
-    return np.array([seconds]), np.array([num_bytes])
+        first, second = steps.advance(first, second, best[ideal : ideal + 1])
+        ideal = int(steps.target[best[ideal]])
+    return first, second
 
 
 class _Pairs:
-    """Pairs (seconds, bytes) of ways to each ideal, with the pair and step each came from."""
+    """Pairs of numbers of ways to each ideal, with the pair and step each came from."""
 
     def __init__(self, num_ideals: int) -> None:
-        self.seconds, self.num_bytes = np.zeros(1), np.zeros(1)
+        self.first, self.second = np.zeros(1), np.zeros(1)
         self.parent, self.step = np.full(1, -1), np.full(1, -1)
         self.start, self.held = np.zeros(num_ideals, np.int64), np.zeros(num_ideals, np.int64)
         self.held[0] = 1
@@ -146,7 +139,7 @@ class _Pairs:
     @property
     def count(self) -> int:
         """All pairs kept so far."""
-        return len(self.seconds)
+        return len(self.first)
 
     def extend(self, steps: LatticeSteps, chosen: slice, finish: Finish, known: float) -> None:
         """Add the pairs of ideals of one size, which these steps lead to."""
@@ -156,17 +149,14 @@ class _Pairs:
         place = np.arange(len(step)) - np.repeat(np.cumsum(times) - times, times)
         parent = self.start[source][step] + place
         target = target[step]
-        seconds = self.seconds[parent] + steps.seconds[chosen][step]
-        num_bytes = steps.add(self.num_bytes[parent], steps.num_bytes[chosen][step])
-        at_best = finish(
-            seconds + steps.time_left[target], steps.add(num_bytes, steps.bytes_left[target])
-        )
+        first, second = steps.advance(self.first[parent], self.second[parent], chosen.start + step)
+        at_best = finish(first + steps.left[0][target], second + steps.left[1][target])
         kept = np.flatnonzero(at_best <= known * (1 + TOLERANCE))
-        kept = kept[_unbeaten(target[kept], seconds[kept], num_bytes[kept])]
-        ideals, first, held = np.unique(target[kept], return_index=True, return_counts=True)
-        self.start[ideals], self.held[ideals] = self.count + first, held
-        self.seconds = np.append(self.seconds, seconds[kept])
-        self.num_bytes = np.append(self.num_bytes, num_bytes[kept])
+        kept = kept[_unbeaten(target[kept], first[kept], second[kept])]
+        ideals, start, held = np.unique(target[kept], return_index=True, return_counts=True)
+        self.start[ideals], self.held[ideals] = self.count + start, held
+        self.first = np.append(self.first, first[kept])
+        self.second = np.append(self.second, second[kept])
         self.parent = np.append(self.parent, parent[kept])
         self.step = np.append(self.step, steps.number[chosen][step[kept]])
 
@@ -174,31 +164,31 @@ class _Pairs:
         """Return the best path to the last ideal."""
         last = len(steps.lattice.ideals) - 1
         ends = np.arange(self.start[last], self.start[last] + self.held[last])
-        finished = finish(self.seconds[ends], self.num_bytes[ends])
+        finished = finish(self.first[ends], self.second[ends])
         if not np.any(np.isfinite(finished)):
             return None
-        best = int(np.lexsort((self.num_bytes[ends], finished))[0])
+        best = int(np.lexsort((self.second[ends], finished))[0])
         taken, pair = [], int(ends[best])
         while self.step[pair] >= 0:
             taken.append(int(self.step[pair]))
             pair = int(self.parent[pair])
         end = int(ends[best])
         return Path(
-            float(self.seconds[end]), float(self.num_bytes[end]), float(finished[best]),
+            (float(self.first[end]), float(self.second[end])), float(finished[best]),
             tuple(reversed(taken)),
         )  # fmt: skip
 
 
-def _unbeaten(ideal: IntArray, seconds: FloatArray, num_bytes: FloatArray) -> IntArray:
+def _unbeaten(ideal: IntArray, first: FloatArray, second: FloatArray) -> IntArray:
     """Return the pairs of each ideal that no other pair beats, in the order of the ideals.
 
-    In the order of seconds, a pair is kept where its bytes are below those of all before it. One
-    running minimum serves all ideals: ranks of later ideals lie below those of earlier ones.
+    In the order of first numbers, a pair is kept where its second is below those of all before it.
+    One running minimum serves all ideals: ranks of later ideals lie below those of earlier ones.
     """
     if not len(ideal):
         return np.zeros(0, np.int64)
-    order = np.lexsort((num_bytes, seconds, ideal))
-    _, rank = np.unique(num_bytes[order], return_inverse=True)
+    order = np.lexsort((second, first, ideal))
+    _, rank = np.unique(second[order], return_inverse=True)
     group = np.cumsum(np.diff(ideal[order], prepend=ideal[order[0]]) != 0)
     level = rank - group * (len(order) + 1)
     is_lower: BoolArray = np.append(True, level[1:] < np.minimum.accumulate(level)[:-1])

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray, ceil_div, larger
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray, ceil_div, larger
 from meshwright.dataflow.fusion.cores import least_cycles
 from meshwright.dataflow.fusion.problem import FusionProblem, Tensors
 
@@ -31,10 +31,14 @@ class PartitionPrices:
     compute_s: FloatArray
     dram_s: FloatArray
     network_s: FloatArray
+    rounds: FloatArray
+    """Times that the tiles of one sequence run through it, alone; 1 where others are in flight."""
     launch_s: float
     """Time of the launch of a micro-batch, the same for every set."""
-    setup_s: FloatArray
-    """Time to read weights, and to read and write sums, of one micro-batch."""
+    held_bytes: FloatArray
+    """Weights and sums that come into the SRAM before it runs, once a micro-batch."""
+    stored_s: FloatArray
+    """Time to write sums once they are done, of one micro-batch."""
     fill_s: FloatArray
     """Time to fill the pipeline of kernels, of one micro-batch."""
     sram_bytes: FloatArray
@@ -53,15 +57,27 @@ class PartitionPrices:
         found: FloatArray = larger(self.compute_s, larger(self.dram_s, self.network_s))
         return found
 
-    def running_s(self, micro_batch: int) -> FloatArray:
-        """Return the seconds of one sequence of a micro-batch, setup apart, which all share.
+    def run_s(self, micro_batch: int) -> FloatArray:
+        """Return the seconds of one sequence of a micro-batch, once the weights are there.
 
-        max(busy + fill/u, (launch - setup)/u): with its setup a partition takes at least its
-        launch. 64 sequences that are busy for 10 ns each, fill for 0.1 us and load weights for
-        1 us, launched in 5 us, run for max(10 + 1.6, 62.5) = 62.5 ns each.
+        rounds busy + (fill + stored)/u: 64 sequences that are busy for 10 ns each, and fill for
+        0.1 us, run for 10 + 1.6 = 11.6 ns each.
         """
-        filled = self.busy_s + self.fill_s / micro_batch
-        found: FloatArray = larger(filled, (self.launch_s - self.setup_s) / micro_batch)
+        once = (self.fill_s + self.stored_s) / micro_batch
+        found: FloatArray = self.rounds * self.busy_s + once
+        return found
+
+    def spaced_s(self, micro_batch: int) -> FloatArray:
+        """Return the least seconds of a sequence between the ends of two partitions.
+
+        max(run, launch/u): those 64 sequences, launched in 5 us, take 78.1 ns each.
+        """
+        found: FloatArray = larger(self.run_s(micro_batch), self.launch_s / micro_batch)
+        return found
+
+    def memory_s(self, micro_batch: int) -> FloatArray:
+        """Return the seconds of one sequence in which a partition itself uses the DRAM."""
+        found: FloatArray = self.dram_s + self.stored_s / micro_batch
         return found
 
     def rows(self, chosen: BoolArray) -> PartitionPrices:
@@ -82,6 +98,55 @@ class PartitionPrices:
     def _columns(self) -> dict[str, Any]:
         names = [entry.name for entry in fields(self) if entry.name != "launch_s"]
         return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class PartitionTimes:
+    """Seconds of sets at one micro-batch, for one sequence: columns, one entry for each set."""
+
+    run_s: FloatArray
+    load_s: FloatArray
+    """Time to load the weights."""
+    memory_s: FloatArray
+    """Time in which the set itself uses the DRAM while it runs."""
+    room_s: FloatArray
+    """Time in which weights fill the SRAM that the set leaves free."""
+    launch_s: float
+
+    @classmethod
+    def of(
+        cls, problem: FusionProblem, prices: PartitionPrices, micro_batch: int, byte_s: float
+    ) -> PartitionTimes:
+        """Return the seconds of priced sets, where a byte of weights takes some of them."""
+        free = larger(problem.grid.sram_bytes - prices.sram_bytes, 0.0)
+        if not problem.rules.loads_ahead:
+            free = np.zeros(len(free))
+        return cls(
+            run_s=prices.run_s(micro_batch),
+            load_s=prices.held_bytes * (byte_s / micro_batch),
+            memory_s=prices.memory_s(micro_batch),
+            room_s=free * (byte_s / micro_batch),
+            launch_s=prices.launch_s / micro_batch,
+        )
+
+    def rows(self, rows: IntArray) -> PartitionTimes:
+        """Return the entries of some sets."""
+        return PartitionTimes(
+            self.run_s[rows], self.load_s[rows], self.memory_s[rows], self.room_s[rows],
+            self.launch_s,
+        )  # fmt: skip
+
+    def after(self, end: FloatArray, ready: FloatArray) -> tuple[FloatArray, ...]:
+        """Return the start and end of each set, and the time from which the next weights may load.
+
+        start = max(end, ready + load), where the set before it ends and loading begins at ready;
+        then end = max(start + run, end + launch), ready = max(end - room, start + memory). A set
+        that loads for 3 us, runs for 10, uses the DRAM for 4 and leaves room for 5, after one that
+        ended at 20 and was ready at 18, starts at 21 and ends at 31; the next weights load from 26.
+        """
+        start = larger(end, ready + self.load_s)
+        after = larger(start + self.run_s, end + self.launch_s)
+        return start, after, larger(after - self.room_s, start + self.memory_s)
 
 
 ROUNDING = 1e-9
@@ -154,16 +219,22 @@ def _priced(problem: FusionProblem, sets: BoolArray) -> PartitionPrices:
     compute, dram = tiles * cycles / grid.frequency_hz, moved / grid.dram_bytes_per_s
     network = sets @ problem.network_s
     busy = larger(compute, larger(dram, network))
-    rows = _kernels_in_a_row(problem, sets) if problem.rules.counts_fill else np.ones(len(sets))
+    rows = waits = np.zeros(len(sets))
+    if problem.rules.counts_fill:
+        rows = _longest(problem.reads, np.ones_like(problem.reads), sets)
+    if problem.for_latency:
+        waits = _longest(problem.reads, problem.waits, sets)
     return PartitionPrices(
         fits=is_held & np.isfinite(cycles),
         tile_cycles=cycles,
         compute_s=compute,
         dram_s=dram,
         network_s=network,
+        rounds=1.0 + waits,
         launch_s=grid.launch_s,
-        setup_s=(sets @ problem.setup_bytes) / grid.dram_bytes_per_s,
-        fill_s=(rows - 1.0) * np.where(np.isfinite(busy), busy, 0.0) / tiles,
+        held_bytes=held,
+        stored_s=sets @ problem.stored_bytes / grid.dram_bytes_per_s,
+        fill_s=rows * np.where(np.isfinite(busy), busy, 0.0) / tiles,
         sram_bytes=sram,
         moved_bytes=moved,
         crossing_bytes=flows.read_bytes + flows.written_bytes,
@@ -228,14 +299,15 @@ def _flows_of(tensors: Tensors, members: BoolArray) -> tuple[FloatArray, ...]:
     )
 
 
-def _kernels_in_a_row(problem: FusionProblem, sets: BoolArray) -> FloatArray:
-    """Return the longest path inside each set, in kernels."""
+def _longest(reads: BoolArray, lengths: BoolArray, sets: BoolArray) -> FloatArray:
+    """Return the longest path inside each set, over reads of some lengths."""
     longest = np.zeros(sets.T.shape)
     for kernel, members in enumerate(sets.T):
-        rows = np.flatnonzero(members)
-        before = np.flatnonzero(problem.reads[kernel])
-        longest[kernel, rows] = longest[np.ix_(before, rows)].max(axis=0, initial=0.0) + 1.0
-    found: FloatArray = larger(longest.max(axis=0), 1.0)
+        rows, before = np.flatnonzero(members), np.flatnonzero(reads[kernel])
+        paths = longest[np.ix_(before, rows)] + lengths[kernel, before][:, None]
+        is_inside = sets[np.ix_(rows, before)].T
+        longest[kernel, rows] = np.where(is_inside, paths, 0.0).max(axis=0, initial=0.0)
+    found: FloatArray = longest.max(axis=0)
     return found
 
 
@@ -243,20 +315,22 @@ def bound_s(problem: FusionProblem) -> float:
     """Return seconds that no partitions undercut, for one sequence.
 
     A kernel that holds more than the SRAM is a partition of its own, so its time is known. All
-    others of a phase take their shares. Weights are read once for the largest micro-batch, and each
-    of the fewest partitions with SRAM for them is launched.
+    others of a phase take their shares. Weights are read once for the largest micro-batch: before
+    partitions, or while the DRAM has nothing else to do. Each of the fewest partitions with SRAM
+    for them is launched.
     """
     shares, micro_batch = kernel_bounds(problem), problem.tried_micro_batches[0][1]
     is_shared = shares.alone_s == 0.0
     busy = float(shares.alone_s.sum() + shares.least_s(is_shared[None])[0])
+    loads = float(problem.setup_bytes.sum()) * problem.weight_byte_s() / micro_batch
     held = shares.phase @ (problem.held_bytes * is_shared)
-    full = np.ceil(held / problem.grid.sram_bytes - ROUNDING)
+    full = np.ceil(held / max(problem.grid.sram_bytes, 1.0) - ROUNDING)
     fewest = np.maximum(full, shares.phase @ is_shared > 0.0)
-    launches = float(fewest.sum() + np.sum(~is_shared))
-    busy = max(
-        busy + problem.total_setup_s / micro_batch, launches * problem.grid.launch_s / micro_batch
-    )
-    return max(busy, problem.send_s)
+    launches = float(fewest.sum() + np.sum(~is_shared)) * problem.grid.launch_s / micro_batch
+    if problem.rules.loads_ahead:
+        memory_s = float(shares.resources_s[:, 1].sum())
+        return problem.whole_s(max(busy, launches, memory_s + loads), problem.least_ramp)
+    return problem.whole_s(max(busy + loads, launches), problem.least_ramp)
 
 
 @dataclass(frozen=True)
@@ -285,7 +359,7 @@ class KernelBounds:
 def kernel_bounds(problem: FusionProblem) -> KernelBounds:
     """Return the shares of all kernels: least cores x cycles, forced DRAM traffic, network."""
     grid = problem.grid
-    is_alone = problem.held_bytes > grid.sram_bytes
+    is_alone = problem.held_bytes > max(grid.sram_bytes, 0.0)
     alone = np.zeros(problem.num_kernels)
     alone[is_alone] = price_partitions(
         problem, np.eye(problem.num_kernels, dtype=bool)[is_alone]

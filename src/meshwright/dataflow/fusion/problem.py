@@ -6,7 +6,7 @@ The tensors of the graph are columns too: who writes and reads them, and the buf
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -46,6 +46,8 @@ class Rules:
     """A partition of several kernels in a row fills and drains once for each micro-batch."""
     rereads: bool
     """A kernel with weights in parts reads its inputs once for each part."""
+    loads_ahead: bool
+    """Weights of the next partition come while one runs, as far as its SRAM and DRAM are free."""
     most_sequences: int
     """Most sequences of a micro-batch where none is given: weights are read once for all of
     them."""
@@ -59,7 +61,7 @@ class Rules:
 
 OWN = Rules(
     writes_once=True, counts_ends=True, holds_reads=True, frees_tensors=True,
-    counts_fill=True, rereads=True, most_sequences=64, uses_all_lanes=True,
+    counts_fill=True, rereads=True, loads_ahead=True, most_sequences=64, uses_all_lanes=True,
 )  # fmt: skip
 """Rules with every cost of a running chip."""
 
@@ -111,6 +113,14 @@ class DeviceShare:
     """Sizes of a micro-batch that may be used [sequences]; none given: the best."""
     runs_by_kernel: bool = False
     """Every kernel is a partition of its own, and no tensor stays on the chip."""
+    keeps_weights: bool = False
+    """Weights of all repetitions stay in the SRAM."""
+    for_latency: bool = False
+    """One pass is alone, and its latency counts; else a stream of passes."""
+    num_passes: int | None = None
+    """Passes of the stream; None: without end."""
+    num_stages: int = 1
+    """Stages through which the stream passes."""
     open_splits: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
     """Dims of kernels with an open split. Each column of a problem is then the least over them, so
     that no split has a faster fusion; the network apart."""
@@ -145,10 +155,49 @@ class FusionProblem:
     """Tiles of one sequence."""
     spare_dram_bytes: float
     """DRAM for the tensors between partitions, of one repetition [bytes]."""
+    waits: BoolArray
+    """Whether the first kernel needs all tiles of the second one, like ``reads``."""
+    weight_bytes: float = 0.0
+    """Weights and sums of all repetitions in the memories outside [bytes]."""
+    dram_shares: float = 1.0
+    """Repetitions that keep their tensors at the same time; the spare DRAM is that of one."""
+    resident_bytes: float = 0.0
+    """Weights and sums of all repetitions that stay in the SRAM [bytes]."""
     send_s: float = 0.0
     micro_batches: tuple[int, ...] = ()
     rules: Rules = OWN
     runs_by_kernel: bool = False
+    for_latency: bool = False
+    num_passes: int | None = None
+    num_stages: int = 1
+
+    @property
+    def tensors_in_sram(self) -> bool:
+        """Whether tensors between partitions share the SRAM: there is no other memory."""
+        return not self.grid.outside
+
+    def ramp(self, micro_batch: int) -> float:
+        """Return the time of a stream over that of its passes at the steady pace [1].
+
+        (ceil(N / u) + stages - 1) u / N: its micro-batches are whole, and pass the first and the
+        last stage too. 100 passes, 16 at once through 2 stages: (7 + 1) 16 / 100 = 1.28.
+        """
+        if self.num_passes is None or self.for_latency:
+            return 1.0
+        rounds = -(-self.num_passes // micro_batch) + self.num_stages - 1
+        return rounds * micro_batch / self.num_passes
+
+    @property
+    def least_ramp(self) -> float:
+        """The least ramp of all micro-batches."""
+        return min(self.ramp(high) for _, high in self.tried_micro_batches)
+
+    def whole_s(self, seconds: float, ramp: float) -> float:
+        """Return the time that counts, of the seconds of all partitions for one sequence.
+
+        In a stream a sequence moves on while others run; the latency of one holds all moves.
+        """
+        return seconds + self.send_s if self.for_latency else ramp * max(seconds, self.send_s)
 
     @property
     def tried_micro_batches(self) -> tuple[tuple[int, int], ...]:
@@ -157,11 +206,15 @@ class FusionProblem:
         A range holds one number where they are given, or where the fill time depends on them: then
         powers of two. Otherwise one range holds all sizes, and the largest that fits DRAM is taken.
         """
+        if self.for_latency:
+            return ((1, 1),)
         if self.micro_batches:
             return tuple((size, size) for size in sorted(self.micro_batches, reverse=True))
         if self.rules.counts_fill:
-            powers = range(self.rules.most_sequences.bit_length() - 1, -1, -1)
-            return tuple((1 << power, 1 << power) for power in powers)
+            powers = {1 << power for power in range(self.rules.most_sequences.bit_length())}
+            if (total := self.num_passes) is not None:  # and even parts of the stream
+                powers = {-(-total // -(-total // power)) for power in powers}
+            return tuple((size, size) for size in sorted(powers, reverse=True))
         return ((1, self.rules.most_sequences),)
 
     @property
@@ -181,9 +234,26 @@ class FusionProblem:
         return found
 
     @cached_property
+    def stored_bytes(self) -> FloatArray:
+        """Sums that go to DRAM once they are done; all setup comes first where none is hidden."""
+        after = self.setup_bytes - self.held_bytes
+        return after if self.rules.loads_ahead else np.zeros(len(after))
+
+    @cached_property
     def total_setup_s(self) -> float:
         """Time to read all held weights and sums of a micro-batch, over all kernels [s]."""
         return float(self.setup_bytes.sum()) / self.grid.dram_bytes_per_s
+
+    @property
+    def most_tensor_bytes(self) -> float:
+        """DRAM of tensors where all weights that may wait behind it do [bytes]."""
+        far = min(self.grid.far_bytes, self.weight_bytes)
+        return self.spare_dram_bytes + far / self.dram_shares
+
+    def weight_byte_s(self, tensor_bytes: float = 0.0) -> float:
+        """Return the seconds of a byte of weights, where tensors take so many bytes of DRAM."""
+        far = max(tensor_bytes - self.spare_dram_bytes, 0.0) * self.dram_shares
+        return self.grid.weight_byte_s(min(far, self.weight_bytes), max(self.weight_bytes, 1.0))
 
 
 def fusion_problem(
@@ -229,24 +299,43 @@ def fusion_problem(
             for n, k in numbered
         ]
     )
-    held_bytes = float((weights + tables + sums).sum())
+    held_bytes = share.repeats * float((weights + tables + sums).sum())
+    held, setup = weights + sums, weights + 2.0 * sums
+    resident, shares = (
+        0.0,
+        1.0 if rules.frees_tensors and not _has_backward(graph) else share.repeats,
+    )
+    if share.keeps_weights or not grid.outside:
+        resident = share.repeats * float(held.sum())
+        held_bytes -= resident
+        if not grid.outside:
+            resident, held_bytes = resident + held_bytes, 0.0
+        held, setup = np.zeros((2, len(held)))
+        grid = replace(grid, sram_bytes=grid.sram_bytes - resident)
     return FusionProblem(
         names=tuple(kernel.name for kernel in graph.kernels),
         reads=graph.reads,
         phase=np.array([k.phase is not Phase.FORWARD for k in graph.kernels], np.int64),
         choices=tuple(least_choices(several, grid) for several in shapes),
-        held_bytes=weights + sums,
-        setup_bytes=weights + 2.0 * sums,
+        held_bytes=held,
+        setup_bytes=setup,
         looked_up_bytes=np.array(looked_up),
         network_s=np.array([share.network_s.get(k.name, 0.0) for k in graph.kernels]),
         tensors=_tensors(device, rules, buffers=1 if share.runs_by_kernel else 2),
         grid=grid,
         num_tiles=tiles,
-        spare_dram_bytes=_spare_dram_bytes(graph, grid, share, held_bytes, rules),
+        spare_dram_bytes=(grid.dram_bytes - held_bytes) / shares,
+        waits=device.waits,
+        weight_bytes=held_bytes,
+        dram_shares=shares,
+        resident_bytes=resident,
         send_s=share.send_s,
         micro_batches=share.micro_batches,
         rules=rules,
         runs_by_kernel=share.runs_by_kernel,
+        for_latency=share.for_latency,
+        num_passes=share.num_passes,
+        num_stages=share.num_stages,
     )
 
 
@@ -285,18 +374,9 @@ def least_work_s(graph: DataflowGraph, grid: CoreGrid, share: DeviceShare) -> Fl
     return seconds
 
 
-def _spare_dram_bytes(
-    graph: DataflowGraph, grid: CoreGrid, share: DeviceShare, held_bytes: float, rules: Rules
-) -> float:
-    """Return the DRAM that is left for tensors, for one repetition of the graph.
-
-    Forward alone, repetitions follow one another and their tensors are freed; tensors that a
-    backward pass reads stay for all of them.
-    """
-    has_backward = any(kernel.phase is not Phase.FORWARD for kernel in graph.kernels)
-    if rules.frees_tensors and not has_backward:
-        return grid.dram_bytes - share.repeats * held_bytes
-    return grid.dram_bytes / share.repeats - held_bytes
+def _has_backward(graph: DataflowGraph) -> bool:
+    """Return whether tensors stay for a backward pass; else repetitions free them in turn."""
+    return any(kernel.phase is not Phase.FORWARD for kernel in graph.kernels)
 
 
 @dataclass(frozen=True)
@@ -369,6 +449,17 @@ class _Device:
         is_sum = not self.passes(kernel.dims) and self.passes(kernel.contracted)
         is_move = kernel.unit is Unit.NONE and kernel.phase is not Phase.WEIGHT_GRADIENT
         return is_sum and not is_move and kernel.name in self.graph.outputs
+
+    @property
+    def waits(self) -> BoolArray:
+        """Whether each kernel needs all tiles of each other one, shape (kernels, kernels)."""
+        kernels = self.graph.kernels
+        found = np.zeros((len(kernels), len(kernels)), bool)
+        for edge in self.graph.edges:
+            read = kernels[edge.consumer].inputs[edge.place].dims
+            is_whole = self.passes(kernels[edge.producer].dims) and not self.passes(read)
+            found[edge.consumer, edge.producer] |= is_whole
+        return found
 
     def written(self, rules: Rules) -> list[_BufferedTensor]:
         """Return the outputs of the kernels, each with its readers."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
+from typing import Literal
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.base.records import Brief
 from meshwright.catalog.calibration import DEFAULT, load_calibration
-from meshwright.catalog.systems import load_chip
+from meshwright.catalog.systems import load_chip, load_system
 from meshwright.dataflow.fusion.cores import CoreGrid, grid_of
 from meshwright.dataflow.fusion.problem import OWN, Rules
 from meshwright.dataflow.roofline import dtype_of_product
@@ -19,6 +20,9 @@ LEAST_TILE = 16
 """The smallest tile that is tried where none is given, of dims that are much longer."""
 MOST_POINTS = 2**60
 """Most points of one kernel: cycles are whole numbers of 64 bits."""
+
+
+Objective = Literal["throughput", "latency"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,10 @@ class FusionQuestion(Brief):
     """Sequences of a micro-batch; None: the best."""
     rules: Rules = OWN
     runs_by_kernel: bool = False
+    objective: Objective = "throughput"
+    """Goal of the search: passes a second of a stream, or the latency of one pass alone."""
+    num_passes: int | None = None
+    """Passes of the stream; None: without end."""
 
     @property
     def repeats(self) -> int:
@@ -66,7 +74,8 @@ def target_named(
     chip = load_chip(name)
     dtype = dtype_of_product(chip, number_bytes) or chip.word
     launch_s = float(load_calibration(chip.family, DEFAULT).launch_s)
-    return Target(chip.name, grid_of(chip, launch_s, dtype), link_bytes_per_s, dtype)
+    host = load_system(chip.standard_system).host if chip.standard_system else None
+    return Target(chip.name, grid_of(chip, launch_s, dtype, host), link_bytes_per_s, dtype)
 
 
 def check_question(question: FusionQuestion) -> None:
@@ -93,6 +102,16 @@ def check_question(question: FusionQuestion) -> None:
     if max(question.tp, question.pp) > 1 and question.target.link_bytes_per_s is None:
         message = "is needed where several chips share the work"
         faults.append(Fault("--link", message, "such as 25GB/s, one direction of one link"))
+    if question.objective == "latency":
+        told = {"--micro-batch": question.micro_batch, "--passes": question.num_passes}
+        faults += [
+            Fault(name, f"found {number}, but one pass alone has the latency", "1")
+            for name, number in told.items()
+            if number is not None and number > 1
+        ]
+    elif (question.micro_batch or 1) > (question.num_passes or inf):
+        message = f"{question.micro_batch} passes in flight of a stream of {question.num_passes}"
+        faults.append(Fault("--micro-batch", message, f"at most {question.num_passes}"))
     if faults:
         raise SpecError(faults)
 

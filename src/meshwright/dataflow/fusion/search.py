@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray, larger, where
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray, larger, where
 from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.base.units import format_bytes
 from meshwright.dataflow.fusion.answer import (
@@ -29,14 +29,23 @@ from meshwright.dataflow.fusion.fewer_kernels import (
     put_back,
 )
 from meshwright.dataflow.fusion.lattice import Lattice, chain_of, lattice_of, limits_of, row_of
-from meshwright.dataflow.fusion.paths import Finish, LatticeSteps, best_path
-from meshwright.dataflow.fusion.price import PartitionPrices, bound_s, price_partitions
+from meshwright.dataflow.fusion.paths import Columns, Finish, LatticeSteps, best_path
+from meshwright.dataflow.fusion.price import (
+    PartitionPrices,
+    PartitionTimes,
+    bound_s,
+    price_partitions,
+)
 from meshwright.dataflow.fusion.problem import FusionProblem
 from meshwright.dataflow.fusion.wide_graphs import ROUNDING, search_all_orders
 from meshwright.dataflow.ideals import TooWideError
 
 KnownLattices = dict[tuple[object, ...], Lattice | None]
 """Lattices by the limits that they follow from; None for a wide graph."""
+
+
+SAME = 1e-12
+"""Relative tolerance by which the same bytes, summed in another order, may exceed a memory."""
 
 
 @dataclass(frozen=True)
@@ -201,60 +210,153 @@ def _best(found: Iterable[Fusion | None], problem: FusionProblem) -> Fusion:
 def _solve(
     problem: FusionProblem, lattice: Lattice, prices: PartitionPrices | None = None
 ) -> Fusion | None:
-    """Return the best partitions of a lattice; None where none fit.
-
-    Larger micro-batches come first: none of a smaller one is faster than the least seconds there.
-    """
+    """Return the best partitions of a lattice; None where none fit."""
     if prices is None:
         prices = price_partitions(problem, lattice.sets)
-    best, best_of, num_pairs, least_bytes = None, (1, 1), 0, 0.0
+    best: _Found | None = None
+    num_pairs = 0
+    alive = _alive_bytes(problem, lattice, prices) if problem.rules.loads_ahead else None
     for allowed in problem.tried_micro_batches:
-        if allowed[0] * least_bytes > problem.spare_dram_bytes:
-            continue
-        steps, finish = _steps(problem, lattice, prices, allowed), _finish(problem, allowed)
-        if best is not None and steps.least_s(finish) >= best.finished_s:
-            break
-        least_bytes = float(steps.bytes_left[0])
-        path, pairs = best_path(steps, finish)
+        most_s = np.inf if best is None else best.time_s
+        if alive is None:
+            found, pairs = _within_dram(problem, lattice, prices, allowed, most_s)
+        else:
+            found, pairs = _loaded_ahead(problem, lattice, prices, alive, allowed[1], most_s)
         num_pairs += pairs
-        if path is not None and (best is None or path.finished_s < best.finished_s):
-            best, best_of = path, allowed
+        best = best if found is None else found
     if best is None:
         return None
-    size = int(_sequences(problem, np.array([best.num_bytes]), best_of)[0])
     counts = SearchCounts(len(lattice.ideals), len(lattice.source), len(lattice.sets), num_pairs)
-    time = max(best.finished_s, problem.send_s)
+    rows = lattice.partition[list(best.steps)]
+    exposed_s, _ = _walked(problem, prices, rows, best.micro_batch, best.weight_byte_s)
     return Fusion(
         problem=problem,
         partitions=tuple(
-            _partition(problem, lattice.sets[row], prices, row, size)
-            for row in lattice.partition[list(best.steps)].tolist()
+            _partition(problem, lattice.sets[row], prices, row, best, exposed)
+            for row, exposed in zip(rows.tolist(), exposed_s.tolist(), strict=True)
         ),
-        micro_batch=size,
-        held_bytes=best.num_bytes,
-        time_s=time,
-        bound_s=time,
+        micro_batch=best.micro_batch,
+        held_bytes=best.held_bytes,
+        time_s=best.time_s,
+        bound_s=best.time_s,
         counts=counts,
     )
 
 
-def _steps(
-    problem: FusionProblem, lattice: Lattice, prices: PartitionPrices, allowed: tuple[int, int]
-) -> LatticeSteps:
-    """Return the steps with partitions that fit, for a range of micro-batches."""
+@dataclass(frozen=True)
+class _Found:
+    """The best path of a lattice, and the micro-batch and the weights with which it runs."""
+
+    steps: tuple[int, ...]
+    micro_batch: int
+    held_bytes: float
+    weight_byte_s: float
+    time_s: float
+
+
+def _within_dram(
+    problem: FusionProblem, lattice: Lattice, prices: PartitionPrices, allowed: tuple[int, int],
+    most_s: float,
+) -> tuple[_Found | None, int]:  # fmt: skip
+    """Return the best path where the bytes of all tensors limit the micro-batch, and its pairs."""
     number = np.flatnonzero(prices.fits[lattice.partition])
     partition = lattice.partition[number]
-    seconds = prices.running_s(allowed[1])
-    if problem.rules.frees_tensors:
-        alive = _alive_bytes(problem, lattice, prices)[number]
-        return LatticeSteps(lattice, number, seconds[partition], alive, np.maximum)
-    crossing = prices.crossing_bytes[partition]
-    return LatticeSteps(lattice, number, seconds[partition], crossing, np.add)
+    seconds, num_bytes = prices.run_s(allowed[1])[partition], prices.crossing_bytes[partition]
+
+    def advance(first: FloatArray, second: FloatArray, rows: IntArray) -> Columns:
+        return first + seconds[rows], second + num_bytes[rows]
+
+    steps = LatticeSteps(lattice, number, (seconds, num_bytes), advance)
+    path, pairs = best_path(steps, _finish(problem, allowed))
+    if path is None or problem.whole_s(path.finished_s, 1.0) >= most_s:
+        return None, pairs
+    size = int(_sequences(problem, np.array([path.numbers[1]]), allowed)[0])
+    time_s = problem.whole_s(path.finished_s, problem.ramp(size))
+    byte_s = problem.weight_byte_s()
+    return _Found(path.steps, size, path.numbers[1], byte_s, time_s), pairs
+
+
+def _loaded_ahead(
+    problem: FusionProblem, lattice: Lattice, prices: PartitionPrices, alive: FloatArray, size: int,
+    most_s: float,
+) -> tuple[_Found | None, int]:  # fmt: skip
+    """Return the fastest path below some time with weights that come ahead, and the pairs kept.
+
+    Tensors that wait in DRAM push weights into the memories behind it. So the least bytes of a
+    range price the weights, the most ones limit the steps: a bound. The range is halved until the
+    bound is no better than the best path, priced by its own bytes.
+
+    Parameters
+    ----------
+    alive
+        Bytes of the tensors of one sequence that wait during each step.
+    """
+    held, fits = size * alive, prices.fits[lattice.partition]
+    if problem.tensors_in_sram:
+        used = problem.dram_shares * held + prices.sram_bytes[lattice.partition]
+        fits = fits & (used <= problem.grid.sram_bytes)
+    fits = fits & (held <= problem.most_tensor_bytes + SAME * problem.grid.dram_bytes)
+    levels = np.unique(held[fits])
+    best, num_pairs, ramp = None, 0, problem.ramp(size)
+    waiting = [(0.0, 0, len(levels) - 1)] if len(levels) else []
+    while waiting and waiting[0][0] < most_s:
+        _, first, last = heappop(waiting)
+        byte_s = problem.weight_byte_s(levels[first])
+        number = np.flatnonzero(fits & (held <= levels[last]))
+        steps = _loading_steps(problem, lattice, prices, number, size, byte_s)
+        path, pairs = best_path(steps, np.maximum)
+        num_pairs += pairs
+        if path is None:
+            continue
+        bound = problem.whole_s(path.finished_s, ramp)
+        taken = list(path.steps)
+        most, time_s = float(held[taken].max()), bound
+        if problem.weight_byte_s(levels[last]) != byte_s:
+            middle = (first + last) // 2
+            heappush(waiting, (bound, first, middle))
+            heappush(waiting, (bound, middle + 1, last))
+            byte_s = problem.weight_byte_s(most)
+            _, end_s = _walked(problem, prices, lattice.partition[taken], size, byte_s)
+            time_s = problem.whole_s(end_s, ramp)
+        if time_s < most_s:
+            most_s = time_s
+            best = _Found(path.steps, size, most / size, byte_s, time_s)
+    return best, num_pairs
+
+
+def _loading_steps(
+    problem: FusionProblem, lattice: Lattice, prices: PartitionPrices, number: IntArray, size: int,
+    byte_s: float,
+) -> LatticeSteps:  # fmt: skip
+    """Return steps whose weights come ahead, a path being (its end, when loading may begin)."""
+    partition = lattice.partition[number]
+    times = PartitionTimes.of(problem, prices, size, byte_s).rows(partition)
+    least = (prices.spaced_s(size)[partition], times.load_s + times.memory_s)
+
+    def advance(end: FloatArray, ready: FloatArray, rows: IntArray) -> Columns:
+        _, after, loads = times.rows(rows).after(end, ready)
+        return after, loads
+
+    return LatticeSteps(lattice, number, least, advance)
+
+
+def _walked(
+    problem: FusionProblem, prices: PartitionPrices, rows: IntArray, size: int, byte_s: float
+) -> tuple[FloatArray, float]:
+    """Return the seconds in which each partition waits for weights, and the end of the last [s]."""
+    times = PartitionTimes.of(problem, prices, size, byte_s)
+    waited, end, ready = np.zeros(len(rows)), np.zeros(1), np.zeros(1)
+    for place in range(len(rows)):
+        before = end
+        start, end, ready = times.rows(rows[place : place + 1]).after(end, ready)
+        waited[place] = (start - before)[0]
+    return waited, float(end[0])
 
 
 def _alive_bytes(problem: FusionProblem, lattice: Lattice, prices: PartitionPrices) -> FloatArray:
-    """Return the bytes in DRAM while each step runs: written before its end, not yet read by all.
+    """Return the bytes in the main memory while each step runs, shape (steps,).
 
+    They are those of tensors that are written before its end, and not yet read by all.
     Tensors that only the step itself writes and reads stay on the chip.
     """
     tensors = problem.tensors
@@ -264,7 +366,7 @@ def _alive_bytes(problem: FusionProblem, lattice: Lattice, prices: PartitionPric
     written = done[:, tensors.writer] @ tensors.sequence_bytes
     read: FloatArray = is_read @ tensors.sequence_bytes
     inside = prices.inside_bytes[lattice.partition]
-    alive: FloatArray = written[lattice.target] - read[lattice.source] - inside
+    alive: FloatArray = larger(written[lattice.target] - read[lattice.source] - inside, 0.0)
     return alive
 
 
@@ -291,13 +393,14 @@ def _finish(problem: FusionProblem, allowed: tuple[int, int]) -> Finish:
 
 
 def _partition(
-    problem: FusionProblem, members: BoolArray, prices: PartitionPrices, row: int, size: int
-) -> FusedPartition:
-    """Return one priced set as a partition of a result."""
-    kernels = np.flatnonzero(members).tolist()
+    problem: FusionProblem, members: BoolArray, prices: PartitionPrices, row: int, found: _Found,
+    exposed_s: float,
+) -> FusedPartition:  # fmt: skip
+    """Return one priced set as a partition of a result, which waits for weights for some time."""
+    kernels, size = np.flatnonzero(members).tolist(), found.micro_batch
     cycles = prices.tile_cycles[row : row + 1]
     needed = [cores_needed(problem.choices[k], cycles, problem.grid.num_cores) for k in kernels]
-    filled_s = float(prices.busy_s[row] + prices.fill_s[row] / size)
+    stored_s, run_s = float(prices.stored_s[row]) / size, float(prices.run_s(size)[row])
     return FusedPartition(
         kernels=tuple(
             PlacedKernel(problem.names[kernel], int(cores[0]))
@@ -306,9 +409,11 @@ def _partition(
         compute_s=float(prices.compute_s[row]),
         dram_s=float(prices.dram_s[row]),
         network_s=float(prices.network_s[row]),
+        wait_s=float((prices.rounds[row] - 1.0) * prices.busy_s[row]),
         fill_s=float(prices.fill_s[row]) / size,
-        setup_s=float(prices.setup_s[row]) / size,
-        exposed_launch_s=float(prices.running_s(size)[row]) - filled_s,
+        setup_s=float(prices.held_bytes[row]) * found.weight_byte_s / size + stored_s,
+        exposed_setup_s=exposed_s + stored_s,
+        exposed_launch_s=max(prices.launch_s / size - exposed_s - run_s, 0.0),
         sram_bytes=float(prices.sram_bytes[row]),
         held_bytes=float(problem.held_bytes[kernels].sum()),
         moved_bytes=float(prices.moved_bytes[row]),
@@ -317,7 +422,14 @@ def _partition(
 
 
 def why_nothing_fits(problem: FusionProblem) -> str:
-    """Return the reason: kernels that do not fit even alone, or too little DRAM."""
+    """Return the reason: kernels that do not fit even alone, or too little memory."""
+    if problem.tensors_in_sram and problem.grid.sram_bytes <= 0.0:
+        held = format_bytes(problem.resident_bytes)
+        room = format_bytes(problem.grid.sram_bytes + problem.resident_bytes)
+        return (
+            f"the chip has no DRAM: all weights stay in its SRAM of {room}, and their share is "
+            f"{held}: more chips hold less each"
+        )
     alone = price_partitions(problem, np.eye(problem.num_kernels, dtype=bool))
     sram = problem.grid.sram_bytes
     too_large = [
@@ -327,13 +439,14 @@ def why_nothing_fits(problem: FusionProblem) -> str:
     if too_large:
         listed = ", ".join(too_large[:4]) + (", ..." if len(too_large) > 4 else "")
         return f"SRAM of {format_bytes(sram)} is too small: {listed}; a shorter tile needs less"
-    if problem.spare_dram_bytes <= 0.0:
-        whole = format_bytes(problem.grid.dram_bytes)
+    if problem.most_tensor_bytes <= 0.0:
+        whole = format_bytes(problem.grid.dram_bytes + problem.grid.far_bytes)
         return f"the weights alone exceed the DRAM of {whole}: more chips hold less each"
-    room = format_bytes(problem.spare_dram_bytes)
+    room = format_bytes(problem.most_tensor_bytes)
     least = problem.tried_micro_batches[-1][0]
     of = "one sequence" if least == 1 else f"{least:,} sequences at once"
-    return f"DRAM has {room} left after the weights: too little for the tensors of {of}"
+    where_ = "SRAM" if problem.tensors_in_sram else "DRAM"
+    return f"{where_} has {room} left after the weights: too little for the tensors of {of}"
 
 
 @dataclass(frozen=True)

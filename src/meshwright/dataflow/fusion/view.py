@@ -51,9 +51,10 @@ def _tiles(answer: FusionAnswer) -> Iterator[Tile]:
         "How long does one take?", f"{format_seconds(answer.latency_s)} for one {one} alone",
         _weights_line(answer), "time", label="latency",
     )  # fmt: skip
-    fullest, room = max(part.sram_bytes for part in partitions), answer.sram_capacity_bytes
+    fullest, room = _fullest(answer), answer.sram_capacity_bytes
     yield Tile("Does it fit?", f"{format_bytes(fullest)} of {format_bytes(room)} of SRAM in the "
-               "fullest partition", section="memory", mood="good", label="memory")  # fmt: skip
+               "fullest partition", _held_line(answer), section="memory", mood="good",
+               label="memory")  # fmt: skip
     verdict, *notes = proof_lines(answer)
     yield Tile("How sure is it?", verdict, "\n".join(notes), "sure", label="proof")
     yield Tile("What limits it?", largest(answer.parts_s, answer.time_s),
@@ -82,6 +83,7 @@ def _passes(answer: FusionAnswer, number: float) -> str:
 def question_line(answer: FusionAnswer) -> str:
     """Return the question: the graph, the chips, degrees and tile."""
     how = "kernel by kernel" if answer.kernel_by_kernel else "fused"
+    how += " for latency" if answer.objective == "latency" else ""
     return (
         f"{answer.graph} on {answer.chip}, {how}: tp {answer.tp}, pp {answer.pp}, "
         f"tiles of {answer.tile} {answer.tiled}"
@@ -100,18 +102,37 @@ def speed_line(answer: FusionAnswer) -> str:
 def _pass_line(answer: FusionAnswer) -> str:
     """Return the time of a pass, and the passes in flight."""
     often = f" x {answer.repeats} for" if answer.repeats > 1 else ""
+    if answer.objective == "latency":
+        return f"partitions and {_passes(answer, 1)} in flight are those of the least latency"
+    stream = "" if answer.num_passes is None else f", {answer.num_passes:,} in all"
     return (f"{format_seconds(answer.time_s)}{often} a {answer.pass_name}, "
-            f"{_passes(answer, answer.micro_batch)} in flight")  # fmt: skip
+            f"{_passes(answer, answer.micro_batch)} in flight{stream}")  # fmt: skip
 
 
 def _weights_line(answer: FusionAnswer) -> str:
     """Return the part of the latency that loads weights, and the passes that share it."""
+    if answer.resident_bytes:
+        return "weights stay in the SRAM"
     if not answer.weights_s:
-        return "no weights are loaded"
-    loads = f"{format_seconds(answer.weights_s)} of it loads weights"
+        return "no weights are waited for"
+    loads = f"{format_seconds(answer.weights_s)} of it waits for weights"
     if answer.micro_batch == 1:
         return loads
     return f"{loads}, which {answer.micro_batch} in flight share (--micro-batch)"
+
+
+def _fullest(answer: FusionAnswer) -> float:
+    """Return the SRAM of the fullest partition, with the weights that stay [bytes]."""
+    return max(part.sram_bytes for part in answer.partitions) + answer.resident_bytes
+
+
+def _held_line(answer: FusionAnswer) -> str:
+    """Return the weights that stay in the SRAM, or wait behind the DRAM."""
+    if answer.resident_bytes:
+        return f"{format_bytes(answer.resident_bytes)} of it are weights that stay"
+    if answer.far_bytes:
+        return f"{format_bytes(answer.far_bytes)} of weights wait in the memory of the host"
+    return ""
 
 
 def proof_lines(answer: FusionAnswer) -> Iterator[str]:
@@ -186,23 +207,26 @@ def _time(answer: FusionAnswer) -> Iterator[Part]:
 
 def _memory(answer: FusionAnswer) -> Iterator[Part]:
     names, partitions = _names(answer), answer.partitions
-    fullest, room = max(part.sram_bytes for part in partitions), answer.sram_capacity_bytes
+    fullest, room = _fullest(answer), answer.sram_capacity_bytes
+    main = "DRAM" if answer.dram_capacity_bytes else "SRAM"
     yield Plot(
         "SRAM of each partition",
         f"{format_bytes(fullest)} of {format_bytes(room)} in the fullest", "bars",
         Table(("partition", "SRAM [bytes]"),
-              [(name, part.sram_bytes) for name, part in zip(names, partitions, strict=True)]),
+              [(name, part.sram_bytes + answer.resident_bytes)
+               for name, part in zip(names, partitions, strict=True)]),
         limit=room, limit_name="capacity",
     )  # fmt: skip
     moved = [part.moved_bytes for part in partitions]
     yield Plot(
-        "Traffic between chip and DRAM, by partition",
+        f"Traffic of tensors through {main}, by partition",
         f"{format_bytes(sum(moved))} in all, weights apart",
         "bars",
         Table(("partition", "traffic [bytes]"), list(zip(names, moved, strict=True))),
     )
+    room = answer.dram_capacity_bytes or room
     yield Text(f"Tensors of one {answer.pass_name} take {format_bytes(answer.held_bytes)} of "
-               f"{format_bytes(answer.dram_capacity_bytes)} of DRAM.")  # fmt: skip
+               f"{format_bytes(room)} of {main}.")  # fmt: skip
 
 
 def _partitions(answer: FusionAnswer) -> Iterator[Part]:
@@ -233,7 +257,8 @@ def _over_time(answer: FusionAnswer) -> tuple[Chart, Chart]:
             low += kernel.cores
         spent = {
             "compute": part.compute_s, "DRAM": part.dram_s, "network": part.network_s,
-            "fill, setup": part.fill_s + part.setup_s, "launch": part.exposed_launch_s,
+            "fill, setup": part.wait_s + part.fill_s + part.exposed_setup_s,
+            "launch": part.exposed_launch_s,
         }  # fmt: skip
         for name, seconds in spent.items():
             limits = "limits the partition" if name.lower() == part.limit else "busy"

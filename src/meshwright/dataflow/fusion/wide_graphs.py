@@ -41,14 +41,16 @@ class AllOrders:
 
 def search_all_orders(problem: FusionProblem, limits: Limits, known_s: float) -> AllOrders:
     """Return a lower bound of partitions faster than the known ones, and those found."""
-    least_s = min(bound_s(problem), known_s * ROUNDING)
+    least_s, ramp = min(bound_s(problem), known_s * ROUNDING), problem.least_ramp
     try:
         ideals = order_ideals(limits.needs, MOST_IDEALS, kept=limits.stand)
     except TooWideError:
         return AllOrders(least_s, None)
-    paths = _Paths(problem, limits, ideals, known_s)
+    left_s = known_s - problem.send_s if problem.for_latency else known_s / ramp
+    paths = _Paths(problem, limits, ideals, left_s)
     paths.grow()
-    return AllOrders(max(least_s, min(paths.bound_s, known_s * ROUNDING)), paths.sets())
+    found_s = problem.whole_s(paths.bound_s, ramp)
+    return AllOrders(max(least_s, min(found_s, known_s * ROUNDING)), paths.sets())
 
 
 @dataclass
@@ -72,7 +74,9 @@ class _Paths:
         self.shares = kernel_bounds(self.problem)
         self.left_s = self.shares.least_s(~self.ideals)
         self.reached_s, self.parent = np.full(count, np.inf), np.full(count, -1)
-        self.reached_s[0] = self.problem.total_setup_s / size
+        # what loads ahead may be hidden
+        loads_ahead = self.problem.rules.loads_ahead
+        self.reached_s[0] = 0.0 if loads_ahead else self.problem.total_setup_s / size
         keys = row_keys(self.ideals)
         self._order = np.argsort(keys)
         self._keys = keys[self._order]
@@ -109,7 +113,7 @@ class _Paths:
         _, first, number = np.unique(row_keys(beyond), return_index=True, return_inverse=True)
         prices = price_partitions(self.problem, beyond[first])
         size = self.problem.tried_micro_batches[0][1]
-        seconds = np.where(prices.fits, prices.running_s(size), np.inf)[number]
+        seconds = np.where(prices.fits, prices.spaced_s(size), np.inf)[number]
         reached = self.reached_s[source] + seconds
         same = self.limits.branches.canonical(after)
         target = self._order[np.searchsorted(self._keys, row_keys(same))]

@@ -19,7 +19,7 @@ from meshwright.dataflow.fusion.cores import (
 )
 from meshwright.graph.kernels.kernel import Unit
 
-WIDE = CoreGrid(640, 32, 6, 1.25e9, 1.0, 1.0, 1.0)
+WIDE = CoreGrid(640, 32, 6, 1.25e9, 1.0)
 
 
 def test_peak_counts_two_flops_for_each_multiply_add():
@@ -62,7 +62,7 @@ def test_a_sum_of_each_token_is_cut_over_lanes_and_added_in_a_tree():
 
 @given(st.integers(1, 60), st.integers(1, 40), st.integers(1, 20), st.integers(1, 30))
 def test_spread_choices_are_all_that_lanes_and_parts_reach(rows, inner, columns, num_cores):
-    grid = CoreGrid(num_cores, 4, 3, 1.0, 1.0, 1.0, 1.0)
+    grid = CoreGrid(num_cores, 4, 3, 1.0, 1.0)
     cores, cycles = core_choices(TileShape(rows, inner, columns, Unit.VECTOR, True), grid)
     assert np.all(np.diff(cores) > 0)
     assert np.all(np.diff(cycles) < 0)
@@ -87,7 +87,7 @@ def test_a_move_takes_one_core_and_no_cycles():
 
 @given(st.integers(1, 400), st.integers(1, 9), st.integers(1, 90), st.integers(1, 60))
 def test_choices_are_all_that_any_lanes_and_stages_reach(rows, inner, columns, num_cores):
-    grid = CoreGrid(num_cores, 4, 3, 1.0, 1.0, 1.0, 1.0)
+    grid = CoreGrid(num_cores, 4, 3, 1.0, 1.0)
     cores, cycles = core_choices(TileShape(rows, inner, columns, Unit.MATRIX), grid)
     assert np.all(np.diff(cores) > 0)
     assert np.all(np.diff(cycles) < 0)

@@ -12,7 +12,7 @@ import meshwright.dataflow.fusion.lattice as lattices
 import meshwright.dataflow.fusion.search as search
 import meshwright.dataflow.fusion.wide_graphs as pruned
 from meshwright.base.errors import InfeasibleError
-from meshwright.dataflow.fusion.cores import CoreGrid
+from meshwright.dataflow.fusion.cores import CoreGrid, MemoryTier
 from meshwright.dataflow.fusion.lattice import (
     Branches,
     alike_branches,
@@ -31,7 +31,7 @@ from meshwright.graph.kernels.kernel import Kernel, Operand, Unit, Weight
 from meshwright_papers.studies.dfmodel.peer_rules import DFMODEL
 from meshwright_papers.studies.dfmodel.workloads import gpt_training_layer
 
-GRID = CoreGrid(64, 16, 16, 1e9, 12e6, 1e12, 100e9)
+GRID = CoreGrid(64, 16, 16, 1e9, 12e6, (MemoryTier(1e12, 100e9),))
 
 
 def experts(count, length, *, unlike=False):

@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 
 from meshwright.base.errors import InfeasibleError, SpecError
-from meshwright.dataflow.fusion.cores import CoreGrid, TileShape, passing_dims, tile_shape
-from meshwright.dataflow.fusion.price import price_partitions
+from meshwright.dataflow.fusion.cores import (
+    CoreGrid,
+    MemoryTier,
+    TileShape,
+    passing_dims,
+    tile_shape,
+)
+from meshwright.dataflow.fusion.price import PartitionTimes, price_partitions
 from meshwright.dataflow.fusion.problem import OWN, DeviceShare, fusion_problem
 from meshwright.dataflow.fusion.search import evaluate, fuse
 from meshwright.graph.kernels.graph import DataflowGraph
@@ -17,7 +23,7 @@ from meshwright_papers.studies.dfmodel.workloads import gpt_layer, gpt_training_
 
 GRID = CoreGrid(
     num_cores=8, array_rows=4, array_columns=4, frequency_hz=1e9, sram_bytes=4000.0,
-    dram_bytes=1e6, dram_bytes_per_s=1e9,
+    outside=(MemoryTier(1e6, 1e9),),
 )  # fmt: skip
 ROW, WIDE = ("tokens", "hidden"), ("tokens", "ffn")
 
@@ -64,7 +70,7 @@ def test_a_tensor_that_crosses_counts_at_both_ends():
     assert parts.sram_bytes.tolist() == [256 + 2 * 256, 256 + 2 * 256 + 2 * 256]
     assert parts.moved_bytes.tolist() == [4 * 256, 4 * 256]
     assert parts.dram_s == pytest.approx([1024e-9, 1024e-9])
-    assert parts.setup_s == pytest.approx([256e-9, 256e-9])
+    assert parts.held_bytes.tolist() == [256, 256]
 
 
 def test_kernel_by_kernel_has_one_buffer():
@@ -95,9 +101,10 @@ def test_filling_a_row_of_three_kernels_takes_two_tiles_more():
 def test_a_partition_takes_at_least_its_launch():
     whole = priced([("up", "act", "down")], OWN, replace(GRID, launch_s=5e-6))
     # 8 tiles of 128 B in and out at 1 GB/s are 1024 ns, two tiles of four more fill, weights 512 ns
-    assert whole.running_s(1) == pytest.approx([5e-6 - 512e-9])
-    # for four sequences: 1024 + 512 / 4 ns each, more than (5000 - 512) / 4
-    assert whole.running_s(4) == pytest.approx([1152e-9])
+    assert whole.run_s(1) == pytest.approx([1536e-9])
+    assert whole.spaced_s(1) == pytest.approx([5e-6])
+    # for five sequences: 1024 + 512 / 5 ns each, more than 5000 / 5
+    assert whole.spaced_s(5) == pytest.approx([1126.4e-9])
 
 
 def test_launches_join_partitions():
@@ -158,7 +165,7 @@ def test_the_micro_batch_is_what_dram_holds():
     problem = fusion_problem(network(), GRID, DeviceShare(tile=8), DFMODEL)
     split = evaluate(problem, problem.sets_of([("up",), ("act", "down")]))
     assert split.micro_batch == (1_000_000 - 512) // 2048
-    assert split.parts_s["setup_s"] == pytest.approx(512e-9 / split.micro_batch)
+    assert split.parts_s["exposed_setup_s"] == pytest.approx(512e-9 / split.micro_batch)
     assert sum(split.parts_s.values()) == pytest.approx(split.time_s, rel=1e-12)
     given = fusion_problem(network(), GRID, DeviceShare(tile=8, micro_batches=(3,)), DFMODEL)
     assert fuse(given).micro_batch == 3
@@ -184,10 +191,10 @@ def test_what_does_not_fit_says_what_it_needs():
         fuse(
             fusion_problem(network(), replace(GRID, sram_bytes=300.0), DeviceShare(tile=8), DFMODEL)
         )
-    tight = replace(GRID, dram_bytes=600.0, sram_bytes=1100.0)
+    tight = replace(GRID, outside=(MemoryTier(600.0, 1e9),), sram_bytes=1100.0)
     with pytest.raises(InfeasibleError, match="DRAM has 88 B left after the weights"):
         fuse(fusion_problem(network(), tight, DeviceShare(tile=8), DFMODEL))
-    tighter = replace(tight, dram_bytes=500.0)
+    tighter = replace(tight, outside=(MemoryTier(500.0, 1e9),))
     with pytest.raises(InfeasibleError, match="weights alone exceed the DRAM of 500 B: more chips"):
         fuse(fusion_problem(network(), tighter, DeviceShare(tile=8), DFMODEL))
 
@@ -211,3 +218,50 @@ def test_sets_that_cannot_fit_leave_the_prices_of_all_others_as_they_are():
         several = together.fits & (sets.sum(axis=1) > 1)
         expected = getattr(roomy, column)[several].tolist()
         assert getattr(together, column)[several].tolist() == expected
+
+
+def test_weights_come_while_the_partition_before_them_runs():
+    # the set loads for 3 us, runs for 10, uses the DRAM for 4 and leaves room for 5; the one before
+    # it ended at 20 us, and weights could load from 18 us on
+    times = PartitionTimes(*np.array([[10.0], [3.0], [4.0], [5.0]]), launch_s=0.0)
+    assert [time.item() for time in times.after(20.0, 18.0)] == [21.0, 31.0, 26.0]
+    # launched 15 us after that end; the DRAM is free from 25 us on
+    late = replace(times, launch_s=15.0, room_s=np.array([50.0]))
+    assert [time.item() for time in late.after(20.0, 18.0)] == [21.0, 35.0, 25.0]
+
+
+def test_weights_beyond_the_dram_come_at_the_pace_of_the_memory_behind_it():
+    grid = replace(GRID, outside=(MemoryTier(80e9, 2e12), MemoryTier(1e12, 0.1e12)))
+    assert grid.weight_byte_s(1e9, 4e9) == pytest.approx(2.5e-12)
+    assert grid.weight_byte_s(0.0, 4e9) == pytest.approx(0.5e-12)
+
+
+def test_a_stream_ends_with_whole_micro_batches_in_all_stages():
+    problem = fusion_problem(network(), GRID, DeviceShare(tile=8, num_passes=100, num_stages=2))
+    assert problem.ramp(16) == pytest.approx((7 + 1) * 16 / 100)
+    assert problem.tried_micro_batches == tuple((n, n) for n in (50, 25, 15, 8, 4, 2, 1))
+    endless = fusion_problem(network(), GRID, DeviceShare(tile=8))
+    assert endless.ramp(16) == 1.0
+
+
+def test_without_dram_weights_and_tensors_stay_in_the_sram():
+    # two products of 8 x 16 weights of 2 bytes, 512 bytes, three repetitions; buffers of the tiles
+    # are 1536 bytes (see above), what enters and leaves 512 bytes each
+    grid = replace(GRID, outside=(), sram_bytes_per_s=1e12, sram_bytes=4096.0)
+    problem = fusion_problem(network(), grid, DeviceShare(tile=8, repeats=3.0))
+    assert problem.resident_bytes == 3 * 512
+    assert problem.grid.sram_bytes == 4096 - 3 * 512
+    found = fuse(problem)
+    assert found.parts_s["exposed_setup_s"] == 0.0
+    with pytest.raises(InfeasibleError, match=r"no DRAM: all weights stay in its SRAM of 4\.0 KiB"):
+        fuse(fusion_problem(network(), grid, DeviceShare(tile=8, repeats=8.0)))
+
+
+def test_one_pass_alone_waits_for_whole_tensors():
+    # the second product reads every token of the first at once: its tiles run once more
+    problem = fusion_problem(network(), GRID, DeviceShare(tile=8, for_latency=True))
+    waits = replace(problem, waits=problem.reads)
+    sets = problem.sets_of([("up", "act", "down")])
+    once, thrice = evaluate(problem, sets), evaluate(waits, sets)
+    assert thrice.parts_s["wait_s"] == pytest.approx(2 * once.partitions[0].busy_s)
+    assert thrice.time_s - once.time_s == pytest.approx(2 * once.partitions[0].busy_s)

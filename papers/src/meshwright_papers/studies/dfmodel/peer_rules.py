@@ -23,7 +23,7 @@ from pydantic import Field
 
 from meshwright.base.errors import Fault, SpecError, UnknownNameError
 from meshwright.catalog.files import load_file
-from meshwright.dataflow.fusion.cores import CoreGrid
+from meshwright.dataflow.fusion.cores import CoreGrid, MemoryTier
 from meshwright.dataflow.fusion.problem import Rules, SplitOfRules
 from meshwright.dataflow.fusion.question import Target
 from meshwright.dataflow.fusion.splits import LINKS
@@ -64,8 +64,7 @@ class Accelerator(Declaration):
             array_columns=self.array_columns,
             frequency_hz=self.frequency_hz,
             sram_bytes=self.sram_bytes,
-            dram_bytes=self.dram_capacity_bytes,
-            dram_bytes_per_s=self.dram_bytes_per_s,
+            outside=(MemoryTier(self.dram_capacity_bytes, self.dram_bytes_per_s),),
         )
 
 
@@ -155,7 +154,7 @@ def fewest_bytes(graph: DataflowGraph, degree: int, link: float) -> SplitOfRules
 
 DFMODEL = Rules(
     writes_once=False, counts_ends=False, holds_reads=False, frees_tensors=False,
-    counts_fill=False, rereads=False, most_sequences=65_536, uses_all_lanes=False,
-    split=fewest_bytes,
+    counts_fill=False, rereads=False, loads_ahead=False, most_sequences=65_536,
+    uses_all_lanes=False, split=fewest_bytes,
 )  # fmt: skip
 """The rules of the public implementation of DFModel."""

@@ -16,7 +16,7 @@ from math import inf
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.dataflow.fusion.answer import Fusion
-from meshwright.dataflow.fusion.cores import CoreGrid
+from meshwright.dataflow.fusion.cores import CoreGrid, MemoryTier
 from meshwright.dataflow.fusion.fuse import problem_of
 from meshwright.dataflow.fusion.question import FusionQuestion, Target, tiles_of
 from meshwright.dataflow.fusion.search import WeightedProblem, best_of
@@ -120,8 +120,7 @@ def _grid(system: SystemSpec) -> CoreGrid:
     return replace(
         grid,
         sram_bytes=inf if name in BY_KERNEL else grid.sram_bytes,
-        dram_bytes=memory.capacity_bytes,
-        dram_bytes_per_s=memory.bandwidth_bytes_per_s or 0.0,
+        outside=(MemoryTier(memory.capacity_bytes, memory.bandwidth_bytes_per_s or 0.0),),
     )
 
 

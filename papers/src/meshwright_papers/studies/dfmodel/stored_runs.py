@@ -95,7 +95,7 @@ class Training:
         )
         target = target_named(self.chip, self.dims[0].bandwidth_bytes_per_s)
         if self.dram_bytes_per_s is not None:
-            grid = replace(target.grid, dram_bytes_per_s=self.dram_bytes_per_s)
+            grid = target.grid.at_dram_rate(self.dram_bytes_per_s)
             target = replace(target, grid=grid)
         tp, pp, dp = self.degrees
         asked = FusionQuestion(

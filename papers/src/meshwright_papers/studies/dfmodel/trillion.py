@@ -172,7 +172,7 @@ class _Layers:
         self.by_kernel = by_kernel
         self.target = target_named(CHIP)
         if dram_bytes_per_s is not None:
-            grid = replace(self.target.grid, dram_bytes_per_s=dram_bytes_per_s)
+            grid = self.target.grid.at_dram_rate(dram_bytes_per_s)
             self.target = replace(self.target, grid=grid)
         self.num_fused = 0
         self._lattices: KnownLattices = {}
