@@ -626,7 +626,7 @@ def map(asked: ask.Map, call: Call) -> GraphAnswer | GridRuns:
     from meshwright.base.registry import version
     from meshwright.catalog.graphs.solutions import read_solution
     from meshwright.dataflow.answer import graph_answer
-    from meshwright.dataflow.energy import power_parts_w
+    from meshwright.dataflow.energy import level_energies, power_parts_w
     from meshwright.dataflow.question import load_graph
     from meshwright.dataflow.search import calibrated_system, optimizer_of, plan_dataflow
     from meshwright.dataflow.solution import price_solution
@@ -648,7 +648,14 @@ def map(asked: ask.Map, call: Call) -> GraphAnswer | GridRuns:
         hides_network=asked.overlap, allowed=allowed, progress=call.count("degrees"),
     )  # fmt: skip
     power_w = power_parts_w(graph, machine, plans.best, plans.moved)
-    found = graph_answer(graph, machine, plans, power_w)
+    energy = level_energies(graph, machine, plans.best, plans.moved)
+    found = graph_answer(graph, machine, plans, power_w, energy)
+    if asked.timeloop is not None:
+        from meshwright.base.files import write_all
+        from meshwright.frameworks.timeloop import timeloop_files
+
+        files = timeloop_files(graph, machine, plans.best)
+        write_all(Path(asked.timeloop), files, force=asked.force)
     return replace(found, solution=theirs, version=version(), command=call.command)
 
 

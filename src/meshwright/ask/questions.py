@@ -507,6 +507,9 @@ class Map(Program, Reported):
     pp: tuple[Count, ...] | None = like(Split, "pp")
     dp: tuple[Count, ...] | None = like(Split, "dp")
     top: Count = like(Plan, "top")
+    timeloop: Name | None = option(
+        "write the chip and the products of a device for Timeloop and Accelergy", "FOLDER"
+    )
     calibration: Name = like(Machine, "calibration")
 
 

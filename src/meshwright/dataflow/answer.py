@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from math import inf
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from meshwright.base.arrays import gap_of
 from meshwright.base.records import Brief, Rows, Shown, scalars
@@ -136,6 +136,26 @@ class Traffic(Brief):
 
 
 @dataclass(frozen=True)
+class LevelEnergy(Brief):
+    """Accesses of one level in a step of all devices, and their energy."""
+
+    DERIVED: ClassVar[Mapping[str, str]] = {"energy_j": "energy_j"}
+    name: str
+    """``arithmetic``, a memory of the chip, near to far, or ``links``."""
+    of: Literal["FLOP", "byte"]
+    """Unit of an access."""
+    accesses: float
+    """FLOPs or bytes of a step."""
+    energy_j_per_access: float | None
+    """Energy of a FLOP or of a byte; None: the chip does not state it [J]."""
+
+    @property
+    def energy_j(self) -> float | None:
+        """Energy of all accesses [J]; None: not known."""
+        return None if (each := self.energy_j_per_access) is None else self.accesses * each
+
+
+@dataclass(frozen=True)
 class GraphPlans(Brief):
     """Plans in the order of their time, the coverage of the space, and a bound for all of it."""
 
@@ -205,6 +225,8 @@ class BestGraphPlan(GraphPlan):
     moved: Traffic
     power_w: Mapping[str, float | None]
     """Power of chips, memory and links; None: not known [W]."""
+    energy: tuple[LevelEnergy, ...]
+    """Accesses and energy of a step by level, arithmetic first, links last."""
     kernels: tuple[SplitKernel, ...]
     """Kernels of one repetition; empty where the graph is cut."""
     stages: tuple[GraphStage, ...]
@@ -280,6 +302,7 @@ def graph_answer(
     system: CalibratedSystem,
     plans: GraphPlans,
     power_w: Mapping[str, float | None],
+    energy: tuple[LevelEnergy, ...] = (),
 ) -> GraphAnswer:
     """Return the plans of a search as data."""
     best = plans.best
@@ -293,7 +316,7 @@ def graph_answer(
         lower_bound_s=plans.lower_bound_s,
         num_priced=len(plans.plans), refused=plans.refused,
         best=BestGraphPlan(
-            **best.data, moved=plans.moved, power_w=power_w,
+            **best.data, moved=plans.moved, power_w=power_w, energy=energy,
             kernels=tuple(split_kernels(graph, best)), stages=stages,
         ),
         others=tuple(GraphPlan(**plan.data) for plan in plans.plans[1:]),

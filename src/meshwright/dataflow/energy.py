@@ -8,17 +8,18 @@ takes the energy that memory and links state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import inf
 
-from meshwright.dataflow.answer import SplitPlan, Traffic
+from meshwright.base.arrays import Num, ceil_div
+from meshwright.dataflow.answer import LevelEnergy, SplitPlan, Traffic
 from meshwright.dataflow.layouts import TensorLayout, collective_of, local_sizes, payload_bytes
 from meshwright.dataflow.price import Residency, SplitTimes, gradient_sums, ring_bytes
-from meshwright.dataflow.roofline import CalibratedSystem, Roofline
+from meshwright.dataflow.roofline import CalibratedSystem, Roofline, product_shape
 from meshwright.dataflow.stages import sent_bytes
 from meshwright.graph.kernels.graph import DataflowGraph
-from meshwright.graph.kernels.kernel import Unit
+from meshwright.graph.kernels.kernel import Kernel, Unit
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.workload import OptimizerPreset
 
@@ -87,6 +88,78 @@ def _ways_of_stages(plan: SplitPlan) -> tuple[int, ...]:
         for kernel, way in zip(stage.kernels, stage.ways, strict=True)
     }  # fmt: skip
     return tuple(chosen[kernel] for kernel in sorted(chosen))
+
+
+def local_kernels(
+    graph: DataflowGraph, system: CalibratedSystem, plan: SplitPlan
+) -> Iterator[tuple[Kernel, dict[str, int]]]:
+    """Yield each kernel of a repetition with the sizes of its dims on a device of a plan."""
+    listed = SplitTimes(graph, system, plan.tp, Residency()).splits
+    ways = plan.sharding.ways if plan.sharding else _ways_of_stages(plan)
+    for kernel, splits, way in zip(graph.kernels, listed, ways, strict=True):
+        yield kernel, dict(local_sizes(graph.sizes, splits[way].dim, plan.tp))
+
+
+def product_access_bytes(
+    shape: tuple[Num, Num, Num, Num], tile_rows: Num, tile_columns: Num, word_bytes: Num
+) -> Num:
+    """Return the bytes that products move between the nearest memory and their arrays [bytes].
+
+    Each tile of outputs stays in its array while both operands stream past it, so an operand is
+    read once for every tile across the other one, and results are written once:
+
+        count (inner (rows ceil(columns / tile columns) + columns ceil(rows / tile rows))
+        + rows columns) word bytes
+
+    128 x 64 by 64 x 256 in tiles of 64 x 64 and words of 2 bytes: 64 (128 4 + 256 2) + 128 256
+    words are 196,608 bytes.
+
+    Parameters
+    ----------
+    shape
+        Count, rows, inner and columns.
+
+    Source: output stationary reuse in Sze et al. 2017, "Efficient Processing of Deep Neural
+    Networks" (arXiv 1703.09039), section V.
+
+    Valid for: sums that stay in the array; other dataflows move more of one operand and less of
+    another.
+    """
+    count, rows, inner, columns = shape
+    reads = inner * (rows * ceil_div(columns, tile_columns) + columns * ceil_div(rows, tile_rows))
+    moved: Num = count * (reads + rows * columns) * word_bytes
+    return moved
+
+
+def level_energies(
+    graph: DataflowGraph, system: CalibratedSystem, plan: SplitPlan, moved: Traffic
+) -> tuple[LevelEnergy, ...]:
+    """Return the accesses of a step by level, and their energy where the chip states it.
+
+    The nearest memory serves the arrays, tile by tile, and all other kernels; what comes from the
+    main memory passes each memory between. A chip with one memory counts it once.
+    """
+    chip, tp = system.spec.chip, plan.tp
+    roofline = Roofline(graph, system, tp)
+    near = 0.0
+    for number, (kernel, sizes) in enumerate(local_kernels(graph, system, plan)):
+        if kernel.unit is Unit.MATRIX:
+            tile = (
+                float(chip.array_rows or chip.tile_rows),
+                float(chip.array_columns or chip.tile_columns),
+            )
+            word = graph.product_bytes(kernel)
+            near += float(product_access_bytes(product_shape(kernel, sizes), *tile, word))
+        else:
+            near += roofline.moved_bytes(number, sizes, roofline.fused)
+    often = graph.repeats * plan.num_passes * plan.dp
+    passes = plan.num_passes * plan.dp
+    found = [LevelEnergy("arithmetic", "FLOP", passes * graph.flops, chip.energy_j_per_flop)]
+    for place, memory in enumerate(chip.memories):
+        num_bytes = moved.memory_bytes if place else often * tp * near
+        found.append(LevelEnergy(memory.name, "byte", num_bytes, memory.energy_j_per_byte))
+    link_j = system.spec.link_energy_j_per_byte
+    return (*found, LevelEnergy("links", "byte", moved.link_bytes, link_j))
 
 
 def power_parts_w(

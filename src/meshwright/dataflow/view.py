@@ -302,6 +302,15 @@ def _power(found: GraphAnswer) -> Iterator[Part]:
     if known:
         yield Plot("Mean power over a step", _power_text(found.best), "bars",
                    Table(("", "power [W]"), list(known.items())))  # fmt: skip
+    if found.best.energy:
+        yield Table(
+            ("level", "accesses>", "each>", "energy of a step>"),
+            [(level.name, format_si(level.accesses, "B" if level.of == "byte" else level.of),
+              "not stated" if (each := level.energy_j_per_access) is None
+              else f"{1e12 * each:.3g} pJ/{level.of}",
+              "not known" if (whole := level.energy_j) is None else format_si(whole, "J"))
+             for level in found.best.energy],
+        )  # fmt: skip
     moved = found.best.moved
     yield Text(f"All devices together move {format_bytes(moved.memory_bytes)} in and out of their "
                f"memories and {format_bytes(moved.link_bytes)} over links in a step.")  # fmt: skip
