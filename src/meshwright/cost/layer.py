@@ -569,7 +569,7 @@ class PricedPiece:
         """
         rates, tiles = self.problem.rates, self.problem.logit_tiles
         software = self.problem.workload.software
-        gathers = not software.has_head_in_loss
+        gathers = not (software.has_head_in_loss or software.keeps_gathered_inputs)
         weighs = software.weighs_rows_in_fp32 and software.eager  # a compiler fuses the products
 
         def transient(op: Op, *, of_logits: bool) -> Num:

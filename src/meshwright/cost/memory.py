@@ -74,6 +74,9 @@ class StageState:
     """Parameters of a layer behind its first block [1]."""
     other_blocks_kept_bytes: Num = 0.0
     """Activations of one micro-batch that blocks behind the first ones keep [bytes]."""
+    cached_bytes: Num = 0.0
+    """Those activations that offload leaves on the device: outputs of stages, and those that
+    selective recomputation keeps itself (PyTorch 2.13 ``torch/utils/checkpoint.py``) [bytes]."""
     entry_bytes: Num = 0.0
     """Tensors at the entry of a layer as its backward pass ends there: the stream and its
     normalised copy, and their gradients [bytes]."""
@@ -172,6 +175,18 @@ def resident_bytes(
 def sharded_params(state: StageState, shards: ShardDegrees) -> Num:
     """Return the parameters of which one device holds the state under ZeRO [1]."""
     return state.dense_params / shards.dense + state.expert_params / shards.expert
+
+
+def sums_replicas_each_pass(plan_options: PlanOptions, software: SoftwareStack) -> bool:
+    """Return whether replicas of a shard sum its gradients in each micro-batch.
+
+    Gradients of offloaded weights do: those that wait for a later sum would stay on the device.
+
+    Source: PyTorch 2.13 ``distributed/fsdp/_fully_shard/_fsdp_collectives.py``,
+    ``foreach_reduce`` (``partial_reduce_output``).
+    """
+    on_host = software.shards_by_unit and plan_options.offload.has_weights
+    return (software.sums_replicas_each_pass or on_host) and not software.sums_in_last_pass
 
 
 @dataclass(frozen=True)
@@ -330,7 +345,8 @@ def replicated_moments(
     before = c * whole * (1.0 * are_several + 1.0 * later)
     b = b * (optimizer.weight_bytes_per_param > b)
     on_device = 0.0 if offload.has_activations else 1.0
-    in_flight, full = state.in_flight, on_device * state.activations(state.in_flight)
+    in_flight = state.in_flight
+    full = (state.cached_bytes if offload.has_activations else state.kept_bytes) * in_flight
     others = larger(in_flight - 1.0, 0.0)
     waiting = others * state.waiting_bytes + state.output_bytes
     copies = b * (whole - state.embedding_params + state.tied_params)
@@ -358,8 +374,7 @@ def replicated_moments(
 
 def unit_moments(
     state: StageState, shards: ShardDegrees, plan_options: PlanOptions, optimizer: OptimizerPreset,
-    rest: AtRest, *, update_copies: float = 0.0, head_in_loss: bool = False,
-    keeps_head: bool = False,
+    rest: AtRest, software: SoftwareStack,
 ) -> tuple[Moment, ...]:  # fmt: skip
     """Return the moments of a step of full sharding by unit: embedding, layers, head.
 
@@ -374,8 +389,9 @@ def unit_moments(
       reduced from whole gradients into their message, (b + c) H or (b + c) E, over the shards of
       all before it.
     * Where tp splits the words of the embedding, the gradient of the whole table is made first.
-    * Replicas sum what a reduction leaves, c P / N of all units, which stays to the end of a pass
-      beside the gradients that it is added to, or that are on the host.
+    * Replicas sum what a reduction leaves, c P / N of all units. Where they do so in each pass, it
+      stays to the end of the pass beside the gradients that it is added to, or that are on the
+      host; where they do so once a step, it is added to that of the passes before.
     * A copy of a message is whole before the message goes: 2 b E, and 2 b H beside b L in the
       forward pass. Stages of several chunks gather all units first, b P, and copy the first one.
     * In a pipeline gradients are summed whole, c P, and reduced after the last pass, one unit at a
@@ -401,13 +417,8 @@ def unit_moments(
     ``_fsdp_collectives.py``, seen in dry runs; streams: ``all_gather_copy_in_stream`` and
     ``reduce_scatter_stream`` there, and the pools of ``c10/cuda/CUDACachingAllocator.cpp``.
     """
-    step = UnitStep(state, shards, plan_options, optimizer, rest, head_in_loss, keeps_head)
-    return (
-        *step.last_pass(),
-        *step.first_pass(),
-        *step.reductions(),
-        step.update(update_copies),
-    )
+    step = UnitStep(state, shards, plan_options, optimizer, rest, software)
+    return (*step.last_pass(), *step.first_pass(), *step.reductions(), step.update())
 
 
 @dataclass(frozen=True)
@@ -419,8 +430,17 @@ class UnitStep:
     plan_options: PlanOptions
     optimizer: OptimizerPreset
     rest: AtRest
-    head_in_loss: bool = False
-    keeps_head: bool = False
+    software: SoftwareStack
+
+    @property
+    def head_in_loss(self) -> bool:
+        """Whether the loss multiplies by the head."""
+        return self.software.has_head_in_loss
+
+    @property
+    def sums_each_pass(self) -> bool:
+        """Whether replicas sum gradients in each backward pass."""
+        return sums_replicas_each_pass(self.plan_options, self.software)
 
     @property
     def b(self) -> float:
@@ -466,6 +486,12 @@ class UnitStep:
     def keeps(self) -> bool:
         """Whether gathered weights stay to the backward pass."""
         return self.plan_options.zero_stage < 3 or self.plan_options.keeps_gathered
+
+    @property
+    def kept_bytes(self) -> Num:
+        """Activations of one micro-batch that stay on the device [bytes]."""
+        is_away = self.plan_options.offload.has_activations
+        return self.state.cached_bytes if is_away else self.state.kept_bytes
 
     @property
     def on_device(self) -> float:
@@ -598,9 +624,9 @@ class UnitStep:
             idle=self.piped * (self.shard - self.each * unit + self.messages),
         )
 
-    def update(self, copies: float) -> Moment:
-        """Return the update, which copies so many FP32 numbers of each parameter of a shard."""
-        copied = 4.0 * copies * sharded_params(self.state, self.shards)
+    def update(self) -> Moment:
+        """Return the update, which copies FP32 numbers of each parameter of a shard."""
+        copied = 4.0 * self.software.update_copies * sharded_params(self.state, self.shards)
         on_device = not self.plan_options.offload.has_optimizer
         return Moment(gradients=self.shard, temporary=copied * on_device, idle=self.messages)
 
@@ -631,7 +657,8 @@ class UnitPass:
     def growth(self) -> Num:
         """Bytes by which gradients that stay grow with each parameter [bytes]."""
         step = self.step
-        of_shard = where(step.are_replicas, step.of_replicas, self.grows * step.each)
+        again = 1.0 if step.sums_each_pass else self.grows
+        of_shard = where(step.are_replicas, step.of_replicas * again, self.grows * step.each)
         growth = where(step.piped > 0, self.grows * step.c, of_shard)
         return where(self.from_whole > 0, step.left_of_unit - step.c, growth)
 
@@ -640,17 +667,18 @@ class UnitPass:
         """Bytes of a shard that is added to that of earlier micro-batches [bytes]."""
         step = self.step
         added = (1.0 - self.grows) * (1.0 - step.piped) * step.each
-        return where(self.from_whole > 0, step.c - step.g, added * (1.0 - 1.0 * step.are_replicas))
+        alone = 1.0 * (step.are_replicas & step.sums_each_pass)
+        return where(self.from_whole > 0, step.c - step.g, added * (1.0 - alone))
 
     @cached_property
     def of_one_layer(self) -> Num:
         """Activations of a layer [bytes]."""
-        return self.step.on_device * self.step.state.kept_bytes / self.step.num_layers
+        return self.step.kept_bytes / self.step.num_layers
 
     @cached_property
     def full(self) -> Num:
         """Activations of all micro-batches in flight [bytes]."""
-        return self.step.on_device * self.step.state.kept_bytes * self.in_flight
+        return self.step.kept_bytes * self.in_flight
 
     @cached_property
     def behind_chunk(self) -> Num:
@@ -720,11 +748,11 @@ class UnitPass:
         beside = state.loss_bytes - state.loss_logit_bytes - state.loss_kept_bytes
         at_loss = self.waiting + state.loss_logit_bytes
         ends = head + state.tied_params
-        gathered = step.everything if step.keeps else step.b * ends * step.keeps_head
+        gathered = step.everything if step.keeps else step.b * ends * step.software.keeps_last_unit
         unused, kept = self.idle(0.0, 0.0) + state.logit_place_bytes, self.full
         yield Moment(self.summed, gathered, kept + state.loss_kept_bytes, at_loss, beside, unused)
         scores = logits * (3.0 - 2.0 * step.on_device) + self.waiting
-        copies = 2.0 - step.keeps_head
+        copies = 2.0 - step.software.keeps_last_unit
         gathered = step.everything if step.keeps else copies * step.b * head + step.table
         yield Moment(self.summed, gathered, kept, scores, idle=self.idle(0.0, step.b * head))
         gathered = step.everything if step.keeps else step.b * (ends + state.layer_params)
@@ -871,10 +899,7 @@ def stage_moments(
         return rest, moments
     if is_bound:
         return rest, certain_moments(state, plan_options, rest)
-    return rest, unit_moments(
-        state, shards, plan_options, optimizer, rest, update_copies=software.update_copies,
-        head_in_loss=software.has_head_in_loss, keeps_head=software.keeps_last_unit,
-    )  # fmt: skip
+    return rest, unit_moments(state, shards, plan_options, optimizer, rest, software)
 
 
 def at_peak(
@@ -984,7 +1009,7 @@ def host_bytes(
             total = total + resident_bytes(state, bytes_per_param, shards, is_sharded=sharded)
     total = total * software.host_buffer_factor
     if offload.has_activations:
-        total = total + state.kept_bytes * state.in_flight
+        total = total + (state.kept_bytes - state.cached_bytes) * state.in_flight
     return total + state.hosted_bytes * state.in_flight
 
 

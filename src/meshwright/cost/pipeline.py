@@ -29,7 +29,12 @@ from meshwright.base.arrays import (
 )
 from meshwright.cost.communication import EXPOSED_PART
 from meshwright.cost.layer import HeldMemory, LayerCost, split_backward, weighted_part, weighted_sum
-from meshwright.cost.memory import StageState, num_axes, orthogonal_work
+from meshwright.cost.memory import (
+    StageState,
+    num_axes,
+    orthogonal_work,
+    sums_replicas_each_pass,
+)
 from meshwright.cost.parts import StepTime, TimePart, by_field
 from meshwright.cost.problem import Problem, ProblemOf
 from meshwright.graph.op import OpKind
@@ -221,18 +226,6 @@ class SyncCounts:
     """Sums over tp of the gradients of weights that its ranks hold whole."""
     at_end: Num
     """1 where gradients are summed behind the last pass and hide under none, else 0."""
-
-
-def sums_replicas_each_pass(plan_options: PlanOptions, software: SoftwareStack) -> bool:
-    """Return whether replicas of a shard sum its gradients in each micro-batch.
-
-    Gradients of offloaded weights do: those that wait for a later sum would stay on the device.
-
-    Source: PyTorch 2.13 ``distributed/fsdp/_fully_shard/_fsdp_collectives.py``,
-    ``foreach_reduce`` (``partial_reduce_output``).
-    """
-    on_host = software.shards_by_unit and plan_options.offload.has_weights
-    return (software.sums_replicas_each_pass or on_host) and not software.sums_in_last_pass
 
 
 def sync_counts(
@@ -640,9 +633,13 @@ def _stage_state(
     of_ends = weighted_part(costs[-2:], counts[-2:], "working_bytes")
     stream = boundary_bytes(problem, plan_options, strategy)
     whole = stream * strategy.tp if plan_options.sequence_parallel else stream
+    cached = 0.0 * kept
+    of_products = software.shards_by_unit and software.selective_recompute == "all_but_products"
+    if of_products and plan_options.recompute is Recompute.SELECTIVE:
+        cached = kept - stream * sum(counts[1:-2], counts[0])
     if software.keeps_stage_outputs:
-        sent = strategy.num_virtual_stages * stream
-        kept = kept + sent * (1.0 - is_last)
+        sent = strategy.num_virtual_stages * stream * (1.0 - is_last)
+        kept, cached = kept + sent, cached + sent
     buffers: Num = 0.0
     if software.keeps_receive_buffers:
         # Two stages have no middle one.
@@ -685,6 +682,7 @@ def _stage_state(
         dense_params=params,
         expert_params=held("expert_params"),
         kept_bytes=kept,
+        cached_bytes=cached,
         hosted_bytes=held("hosted_bytes"),
         in_flight=where(in_flight > 0, in_flight, 0.0),
         working_bytes=working,

@@ -48,6 +48,7 @@ from meshwright.cost.memory import (
     shard_degrees,
     step_host_bytes,
     step_memory,
+    sums_replicas_each_pass,
 )
 from meshwright.cost.money import step_cost_usd
 from meshwright.cost.operator import DeviceRates
@@ -58,7 +59,6 @@ from meshwright.cost.pipeline import (
     counts_of,
     head_sync_counts,
     send_bytes,
-    sums_replicas_each_pass,
 )
 from meshwright.cost.problem import Problem, ProblemOf
 from meshwright.sharding.local_sizes import degree_of
@@ -150,7 +150,7 @@ def offload_step_s(
         exposed = exposed + held(optimizer.updated_bytes_per_param, 3) / host.bandwidth_bytes_per_s
     each_pass = exposed * 0.0
     if offload.has_activations:
-        each_pass = each_pass + state.kept_bytes
+        each_pass = each_pass + state.kept_bytes - state.cached_bytes
     each_pass = each_pass + state.hosted_bytes
     weights = held(optimizer.weight_bytes_per_param, 3) if offload.has_weights else 0.0
     forward_s = (each_pass + weights) / host.bandwidth_bytes_per_s

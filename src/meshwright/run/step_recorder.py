@@ -189,9 +189,9 @@ class StepRecorder(Recorder):
         for counts in (self.calls, self.num_bytes, self.flops):
             counts.clear()
 
-    def _is_weight(self, tensor: Any) -> bool:
+    def _category_of(self, tensor: Any) -> Category | None:
         found = self._blocks.get(tensor.untyped_storage())
-        return found is not None and found.category is Category.WEIGHTS
+        return None if found is None else found.category
 
     def _change(self, block: Block, num_bytes: int) -> None:
         if self._finished or num_bytes == block.num_bytes:
@@ -226,9 +226,9 @@ class StepRecorder(Recorder):
         if (counted := FLOPS.get(func._overloadpacket)) is not None:
             self.flops[self.phase] += counted(*args, **kwargs, out_val=result)
         elif func is torch.ops.fsdp.chunk_cat.default:
-            self.tag(args[0], Category.GRADIENTS)
-        elif func is aten._to_copy.default and self._is_weight(args[0]):
-            self.tag([result], Category.GATHERED)  # a copy in the type of the products
+            self.tag([*args[0], kwargs["out"]], Category.GRADIENTS)
+        elif func is aten._to_copy.default and (found := self._category_of(args[0])) in _COPIES:
+            self.tag([result], _COPIES[found])
         for tensor in tree_leaves(result):
             if isinstance(tensor, torch.Tensor):
                 for storage in get_untyped_storages(tensor):
@@ -294,6 +294,8 @@ class _Around:
         self._open.pop().__exit__(*error)
 
 
+_COPIES = {Category.WEIGHTS: Category.GATHERED, Category.GRADIENTS: Category.GRADIENTS}
+"""Category of a copy in another type: weights for products, and gradients for their sums."""
 _DATA = {
     CollectiveKind.ALL_GATHER: Category.GATHERED,
     CollectiveKind.REDUCE_SCATTER: Category.GRADIENTS,

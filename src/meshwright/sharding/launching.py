@@ -296,6 +296,14 @@ DEGREES: tuple[Rule, ...] = (
         "shares no key/value head between ranks: tp {tp}", ("tp",),
     ),
     _rule(
+        "tied-stages", "strategy.pp",
+        "embedding and head may share a table over stages",
+        lambda case, known: (
+            (case.s.pp > 1) & case.model.tied_embeddings & (not known.ties_in_pipelines)
+        ),
+        "shares no table between stages: pp {pp}", ("pp",),
+    ),
+    _rule(
         "logit-tiles", "workload.software.logit_tiles",
         "parts of the loss hold the same number of tokens of a sequence on a rank, where the "
         "framework cuts it into chunks",

@@ -234,6 +234,8 @@ class Launches(Declaration):
     whole."""
     whole_kv_heads: bool = False
     """Whether tp divides the heads of keys and values; otherwise ranks may share one."""
+    ties_in_pipelines: bool = True
+    """Whether pipelines train models whose embedding and head share a table."""
     context_kinds: tuple[Literal["ring", "gather", "ulysses"], ...] = ()
     sinks_need_ulysses: bool = False
     """Whether attention sinks are split over cp by all-to-all only."""

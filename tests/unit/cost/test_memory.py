@@ -507,10 +507,12 @@ def test_replicas_keep_what_they_sum_to_the_end_of_a_pass():
     """Three micro-batches: 4 x 300 / 10 of shards, and as many of what a reduction leaves."""
     shards = ShardDegrees(10.0, 1.0, np.array([1.0, 2.0]))
     state = replace(UNIT_STATE, later_micro_batches=2.0)
-    found = ends_of_units(state, shards, PlanOptions(zero_stage=3), FSDP, UNITS)
-    alone, summed = found[19].gradients
-    assert alone == 120 + (2 + 4) * 50 + 4 * 50 / 10  # one shard on its way
-    assert summed == 120 + (2 + 4) * 50 + 120
+    for each_pass, more in ((True, 120), (False, 4 * 50 / 10)):
+        software = UNITS.model_copy(update={"sums_replicas_each_pass": each_pass})
+        found = ends_of_units(state, shards, PlanOptions(zero_stage=3), FSDP, software)
+        alone, summed = found[19].gradients
+        assert alone == 120 + (2 + 4) * 50 + 4 * 50 / 10  # one shard on its way
+        assert summed == 120 + (2 + 4) * 50 + more
 
 
 def test_stages_of_several_chunks_gather_all_units_first():

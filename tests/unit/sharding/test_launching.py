@@ -67,6 +67,7 @@ BREAKING = {
     "launch-adapters": ("torchtitan", PLAIN, {}, ADAPTERS),
     "launch-whole-sequences": ("torchtitan", PLAIN, {"cp": 2}, "gpt-oss-20b"),
     # torchtitan, models/common/decoder.py: "tensor_parallel_degree (16) must divide n_kv_heads (8)"
+    "launch-tied-stages": ("torchtitan", ONE, {"pp": 2}, "llama3.2-1b"),
     "launch-kv-heads": ("torchtitan", ONE, {"tp": 16}, "llama3-8b"),
     # torchtitan 0.3.0, components/loss.py: "ChunkedLossWrapper sequence length must be divisible
     # by num_chunks"

@@ -39,6 +39,10 @@ def _flash(query: Any, key: Any, value: Any, *others: Any, **options: Any) -> An
     return made, query.new_empty(batch, length, heads, dtype=torch.float32).transpose(1, 2)
 
 
+def _pinned(x: Any, device: Any = None) -> Any:
+    return torch.empty_like(x)
+
+
 FLASH = aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
@@ -51,6 +55,7 @@ def flash_attention(query: Any, key: Any, value: Any) -> Any:
 
 
 _KERNELS = {"_fused_rms_norm": _norm, "_fused_rms_norm_backward": _norm_backward}
+_ON_FAKES = {FLASH: _flash, aten._pin_memory.default: _pinned}
 
 
 @contextmanager
@@ -61,11 +66,11 @@ def gpu_kernels() -> Iterator[None]:
     try:
         for name, kernel in _KERNELS.items():
             library.impl(name, kernel, "CPU")
-        for operator, kernel in (operators | {FLASH: _flash}).items():
+        for operator, kernel in (operators | _ON_FAKES).items():
             op_implementations_dict[operator] = _fake(kernel)
         yield
     finally:
-        for operator in (*operators, FLASH):
+        for operator in (*operators, *_ON_FAKES):
             op_implementations_dict.pop(operator, None)
         library._destroy()
 

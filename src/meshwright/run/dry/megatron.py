@@ -71,6 +71,7 @@ class MegatronProgram(RankProgram):
             local = {"WORLD_SIZE": f"{self.world_size}", "RANK": f"{self.rank}", "LOCAL_RANK": "0",
                      "CUDA_DEVICE_MAX_CONNECTIONS": "1"}  # fmt: skip
             stack.enter_context(patch.dict(os.environ, local))
+            stack.enter_context(patch.object(torch.cuda, "Stream", MagicMock()))
             for name, answer in known.items():
                 stack.enter_context(patch.object(torch.cuda, name, MagicMock(return_value=answer)))
             stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -100,6 +101,7 @@ class MegatronProgram(RankProgram):
             (optimizer, "get_grad_norm_fp32", lambda *gradients, **others: 0.0),
             (torch.distributed, "all_gather_object", _same_everywhere),
             (nn.Module, "bfloat16", lambda module: module),  # all weights are BF16 as they are
+            (Tensor, "cuda", lambda tensor, *others: tensor),
             (Tensor, "type", lambda tensor: _TYPES[tensor.dtype]),
         ):  # fmt: skip
             stack.enter_context(patch.object(where, name, stand_in))
@@ -124,6 +126,7 @@ class MegatronProgram(RankProgram):
         parallel_state.initialize_model_parallel(
             self.sizes["tp"], self.sizes["pp"], self.args.virtual_pipeline_model_parallel_size,
             create_gloo_process_groups=False,
+            num_distributed_optimizer_instances=self.args.num_distributed_optimizer_instances,
         )  # fmt: skip
         data = self._axis_of[groups["gradients"].get_group().group_name]
         for found, axis in (
@@ -167,6 +170,7 @@ class MegatronProgram(RankProgram):
         words = calculate_padded_vocab_size(
             args.vocab_size, args.make_vocab_size_divisible_by, self.sizes["tp"], False
         )
+        recorder.vocab_sizes |= {words, words // self.sizes["tp"]}
         chunks: list[nn.Module] = []
         total = self.sizes["pp"] * self.sizes["num_virtual_stages"]
         for place in range(self.sizes["num_virtual_stages"]):
@@ -182,6 +186,7 @@ class MegatronProgram(RankProgram):
                 overlap_grad_reduce=args.overlap_grad_reduce,
                 overlap_param_gather=args.overlap_param_gather,
                 use_distributed_optimizer=args.use_distributed_optimizer,
+                num_distributed_optimizer_instances=args.num_distributed_optimizer_instances,
             )
             chunks.append(DistributedDataParallel(config, over_data, Float16Module(config, model)))
         return chunks

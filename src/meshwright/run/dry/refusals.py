@@ -82,6 +82,11 @@ def _pytorch_faults(plan: Plan, *, is_own: bool) -> Iterator[Fault]:
     if not is_own and any(number % strategy.tp for number in heads):
         message = f"tp {strategy.tp:.0f} splits {min(heads)} key heads, and PyTorch shares none"
         yield Fault("tp", message, f"a divisor of {min(heads)}")
+    # PyTorch 2.13: ddp.py, _localize_dtensor, names a shared weight once, and leaves the other one.
+    shared = plan.model.tied_embeddings and strategy.pp == 1
+    if shared and options.zero_stage < 2 and strategy.tp > 1 and strategy.dp * strategy.cp > 1:
+        yield Fault("zero_stage", f"{options.zero_stage} replicates a table that embedding and "
+                    "head share, which with tp is not built", "3")  # fmt: skip
     if options.schedule not in SCHEDULES:
         known = ", ".join(SCHEDULES)
         yield Fault("schedule", f"{options.schedule} is no schedule of PyTorch here", known)
