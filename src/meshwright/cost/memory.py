@@ -94,6 +94,8 @@ class StageState:
     """Logits that a schedule keeps until the end of the backward pass [bytes]."""
     waiting_bytes: Num = 0.0
     """Logits of a micro-batch in flight whose backward pass has not begun [bytes]."""
+    waiting_kept_bytes: Num = 0.0
+    """Activations of the head of such a micro-batch [bytes]."""
     loss_stream_bytes: Num = 0.0
     """Stream at a loss that multiplies by the head: as it comes, in parts, and its gradient
     [bytes]."""
@@ -678,7 +680,8 @@ class UnitPass:
     @cached_property
     def full(self) -> Num:
         """Activations of all micro-batches in flight [bytes]."""
-        return self.step.kept_bytes * self.in_flight
+        others = larger(self.in_flight - 1.0, 0.0)
+        return self.step.kept_bytes * self.in_flight + self.step.state.waiting_kept_bytes * others
 
     @cached_property
     def behind_chunk(self) -> Num:
@@ -737,6 +740,10 @@ class UnitPass:
             stay = step.b * before if step.keeps else step.table * (before > 0)
             unused = larger(self.idle(0.0, 0.0) - step.b * sent, 0.0)
             gathered = step.b * (sent + params) + stay
+            if step.keeps:
+                # A pipeline gathers for the first micro-batch of a step alone.
+                gathered = where(step.piped * (1.0 - self.grows) > 0, step.everything, gathered)
+                kept = where(step.piped > 0, smaller(kept, step.kept_bytes), kept)
             yield Moment(self.summed, gathered, kept, self.waiting, idle=unused)
         at_once = step.b * larger(embedding, layer) + step.everything
         yield Moment(gathered=at_once * step.piped * (state.num_chunks > 1))

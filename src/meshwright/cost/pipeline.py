@@ -652,9 +652,11 @@ def _stage_state(
         params = params - _shared_table_params(problem, plan_options, strategy)
     # GPipe runs all forward passes first: their logits wait for the backward passes.
     logits = costs[-1].logit_bytes * counts[-1]
-    outputs, waiting = 0.0 * logits, 0.0 * logits
+    outputs, waiting, waiting_kept = 0.0 * logits, 0.0 * logits, 0.0 * logits
     if plan_options.schedule is ScheduleKind.GPIPE:
         waiting = costs[-1].working_bytes * is_last
+        if software.whole_in_pipelines and not software.has_head_in_loss:
+            waiting_kept = costs[-1].working_kept_bytes * is_last
     if software.whole_in_pipelines:
         # Schedules of PyTorch keep their outputs; losses that wait keep log-probabilities in FP32.
         outputs = logits * (strategy.pp > 1)
@@ -697,6 +699,7 @@ def _stage_state(
         logit_place_bytes=place,
         output_bytes=outputs,
         waiting_bytes=waiting,
+        waiting_kept_bytes=waiting_kept,
         loss_stream_bytes=of_loss,
         later_micro_batches=larger(num_micro_batches - 1.0, 0.0),
         **_whole_weights(problem, plan_options, strategy, counts, stream),

@@ -158,6 +158,11 @@ class StepRecorder(Recorder):
                 block = self._block(storage)
                 block.category = block.category or category
 
+    def keep(self, made: Any) -> None:
+        """State that what a chunk has made is an activation, but for logits."""
+        self._guess((each for each in tree_leaves(made) if isinstance(each, Tensor)),
+                    Category.ACTIVATIONS)  # fmt: skip
+
     def tag_gathered(self, modules: nn.Module) -> None:
         """State the category of the weights that FSDP has gathered; call it after the step."""
         for module in modules.modules():

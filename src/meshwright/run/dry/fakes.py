@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.tensor import debug
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from meshwright.run.moments import Category
 from meshwright.run.pipelines import LabelledStage
+from meshwright.run.step_recorder import StepRecorder
 
 DEVICE = "cpu"
 """Device of the fake tensors; a build of PyTorch without CUDA has no other."""
@@ -109,6 +113,25 @@ def _summed(group: Any, bucket: Any) -> Any:
     return done
 
 
+@contextmanager
+def tagged_gradients(recorder: StepRecorder) -> Iterator[None]:
+    """State the category of the gradients that FSDP finds after a backward pass."""
+
+    def tagged(accumulate: Callable[[Any], None]) -> Callable[[Any], None]:
+        def run(weight: Any) -> None:
+            if weight._unsharded_param.grad is not None:
+                recorder.tag([weight._unsharded_param.grad], Category.GRADIENTS)
+            accumulate(weight)
+
+        return run
+
+    with ExitStack() as stack:
+        for name in ("to_accumulated_grad_if_needed", "accumulate_unsharded_grad_if_needed"):
+            stand_in = tagged(getattr(FSDPParam, name))
+            stack.enter_context(patch.object(FSDPParam, name, stand_in))
+        yield
+
+
 class FakeStage(LabelledStage):
     """A stage that skips the agreement with its neighbours, because its shapes are stated."""
 
@@ -117,6 +140,12 @@ class FakeStage(LabelledStage):
         self.recorder.sums_gradients = True
         super().perform_reduce_grad(grad_scale_factor)
         self.recorder.sums_gradients = False
+
+    def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a chunk forward; its output stays until its backward pass."""
+        made = super().forward_one_chunk(*args, **kwargs)
+        self.recorder.keep(made)
+        return made
 
     def _warmup_forward_vote(self, has_backward: bool, received_acc: Any = None) -> Any:
         return received_acc

@@ -51,6 +51,7 @@ from meshwright.run.dry.fakes import (
     default_dtype,
     fake_ranks,
     real_meshes,
+    tagged_gradients,
 )
 from meshwright.run.dry.kernels import gpu_kernels
 from meshwright.run.dry.modules import framework_chunk, split_tensors, units_of
@@ -138,6 +139,7 @@ class RankProgram:
             stack.enter_context(real_meshes())
             stack.enter_context(FakeTensors())
             recorder = StepRecorder(self._axis_of, self._vocab_sizes)
+            stack.enter_context(tagged_gradients(recorder))
             chunks = self._chunks(mesh, groups, recorder)
             modules = nn.ModuleList(chunks)
             # DistributedDataParallel takes DTensors from a module with its first pass.
