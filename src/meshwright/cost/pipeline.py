@@ -721,7 +721,7 @@ def _whole_weights(
     problem: Problem, plan_options: PlanOptions, strategy: StrategyOf[Num],
     counts: Sequence[Num], stream: Num,
 ) -> dict[str, Num]:  # fmt: skip
-    """Return what a stage has more of where PyTorch leaves its weights whole (ZeRO 0 and 1).
+    """Return the memory that whole weights of PyTorch (ZeRO 0 and 1) add to a stage [bytes].
 
     Under autocast the inputs of norms have the type of the weights
     (PyTorch 2.13 ``aten/src/ATen/autocast_mode.h``: products alone are cast).
