@@ -356,6 +356,8 @@ def saved_elements(
     if keeping.weighs_rows_in_fp32 and plan_options.recompute is Recompute.NONE:
         back = [op.moved for op in layer.ops if op.kind is OpKind.ROUTE and op.moved is not None]
         kept += [(_in_fp32(rows), 1.0) for rows in back]
+    if keeping.wide_key_gradients and plan_options.recompute is Recompute.NONE:
+        sent += _kept_of_ring(layer, plan_options)
     unique = {tensor.name: (tensor, share) for tensor, share in kept}
     whole = dict.fromkeys(_gathered_inputs(layer, keeping), "tp")
     whole |= dict.fromkeys(_gathered_keys(layer, plan_options), "cp")
@@ -497,6 +499,27 @@ def kept_shares(layer: LayerGraph, *, separate: bool = False) -> dict[str, float
             shares |= {output.name: kept for output in outputs}
             number += parts
     return shares
+
+
+def _kept_of_ring(layer: LayerGraph, plan_options: PlanOptions) -> list[SavedTensor]:
+    """Return what PyTorch's ring of cp keeps beside the input of the product behind it.
+
+    It merges heads in front of tokens; the product reads a copy with tokens in front: b s h
+    elements more, as under Ulysses.
+
+    Source: PyTorch 2.13, ``_SDPAMerger`` of
+    ``torch/distributed/tensor/experimental/_context_parallel/_attention.py``, seen in dry runs.
+    """
+    if plan_options.context_kind is not ContextKind.RING:
+        return []
+    merged = [op.output for op in layer.ops if op.kind is OpKind.ATTENTION]
+    return [
+        SavedTensor(
+            replace(heads, name=f"{heads.name}, merged"),
+            activation_sharding(heads, plan_options).split, sent_over="cp",
+        )
+        for heads in merged
+    ]  # fmt: skip
 
 
 def _kept_messages(layer: LayerGraph, plan_options: PlanOptions) -> list[SavedTensor]:

@@ -415,7 +415,8 @@ class SoftwareStack(Declaration):
     ``torch.distributed.tensor.parallel`` gather in front of it, seen in dry runs of both.
     """
     wide_key_gradients: bool = False
-    """Sums of the gradients of keys and values travel round a ring of cp in FP32.
+    """Sums of the gradients of keys and values travel round a ring of cp in FP32; it keeps its
+    output beside the copy that the next product reads.
 
     Source: PyTorch 2.13, ``convert_to_f32`` of
     ``torch/distributed/tensor/experimental/_context_parallel/_attention.py``.

@@ -118,3 +118,15 @@ def test_replicas_of_pytorch_keep_narrow_copies_and_gradients_beside_their_bucke
     params, table = 8_030_261_248, 128_256 * 4_096
     assert held["gradients_bytes"] - less["gradients_bytes"] == 4 * params
     assert held["gathered_bytes"] - less["gathered_bytes"] == 2 * (params - table)
+
+
+def test_a_ring_of_pytorch_keeps_its_output_beside_the_copy_behind_it():
+    """32 layers of 4,096 / 2 tokens x 4,096 heads x 2 bytes."""
+    options = {"cp": 2, "dp": 4, "mbs": 1, "seq": 4096, "global_batch": 4, "zero": 3}
+    asked = {"on": "8xH100", "recompute": "none", "framework": "fsdp", **options}
+    found, fewer = (
+        mw.fit("llama3-8b", software={"wide_key_gradients": merges}, **asked)
+        for merges in (True, False)
+    )
+    kept, less = (p.best.estimate.memory_parts_bytes["activations_bytes"] for p in (found, fewer))
+    assert kept - less == 32 * 2048 * 4096 * 2
