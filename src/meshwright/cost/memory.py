@@ -111,6 +111,8 @@ class StageState:
     """1 where tp splits weights of which the gradients wait for the end of a backward pass."""
     dealt_params: Num = 0.0
     """Parameters of the largest weight where ZeRO 1 deals whole weights, else 0 [1]."""
+    summed_chunks: Num = 1.0
+    """Share of its layers with whole sums of gradients at a time [1]."""
     num_chunks: Num = 1.0
     """Chunks of layers through which a micro-batch passes one at a time [1]."""
     layer_params: Num = 0.0
@@ -397,7 +399,9 @@ def unit_moments(
     * A copy of a message is whole before the message goes: 2 b E, and 2 b H beside b L in the
       forward pass. Stages of several chunks gather all units first, b P, and copy the first one.
     * In a pipeline gradients are summed whole, c P, and reduced after the last pass, one unit at a
-      time: c (P + E); weights that are gathered for a backward pass stay, b P.
+      time: c (P + E); weights that are gathered for a backward pass stay, b P. Where a schedule of
+      several chunks has no more micro-batches than stages, each chunk is reduced before the next
+      one goes backward.
     * Without a pipeline whole sums may wait too, c P, beside the last backward pass; it reduces
       each unit when that is done, and leaves k / N for c. Gradients of the type of the sums are
       added one by one.
@@ -565,9 +569,12 @@ class UnitStep:
 
     @cached_property
     def summed_whole(self) -> Num:
-        """Whole sums of gradients [bytes]."""
-        others = self.state.others_table_params
-        return self.c * (self.whole + others - self.own) + self.each * self.own
+        """Whole sums of gradients, and shards of chunks that have gone backward [bytes]."""
+        state = self.state
+        ends = state.embedding_params + state.head_params
+        reduced = (1.0 - state.summed_chunks) * (self.whole - ends)
+        summed = self.whole - self.own - reduced + state.others_table_params
+        return self.c * summed + self.each * (self.own + reduced)
 
     @cached_property
     def everything(self) -> Num:
@@ -847,7 +854,7 @@ class UnitPass:
         step, state = self.step, self.step.state
         embedding, others = state.embedding_params, state.others_table_params
         made = step.g * (where(step.piped > 0, embedding, 2.0 * embedding) + others)
-        made = where(others > 0, made, step.g * (embedding + state.tied_params) + step.late)
+        made = where(others > 0, made, step.g * (embedding + state.tied_params)) + step.late
         before = step.message * state.layer_params + self.summed + self.reduced + self.held
         before = before + self.growth * (step.whole - embedding)
         is_first, kept, waiting = embedding > 0, self.behind_chunk, self.waiting

@@ -679,6 +679,7 @@ def _stage_state(
     tied = _shared_table_params(problem, plan_options, strategy) * (position == "first")
     embedding = unit_params[-2] * counts[-2]
     waits = software.sums_in_last_pass and plan_options.zero_stage == 3
+    in_turn = plan_options.wraps * (num_micro_batches <= strategy.pp)
     return StageState(
         **_orthogonal_work(problem, plan_options, strategy, num_layers),
         dense_params=params,
@@ -704,6 +705,7 @@ def _stage_state(
         later_micro_batches=larger(num_micro_batches - 1.0, 0.0),
         **_whole_weights(problem, plan_options, strategy, counts, stream),
         num_chunks=strategy.num_virtual_stages,
+        summed_chunks=where(in_turn > 0, 1.0 / strategy.num_virtual_stages, 1.0),
         layer_params=layer,
         embedding_params=embedding,
         head_params=unit_params[-1] * counts[-1] - tied,

@@ -437,6 +437,18 @@ def test_a_table_of_all_ranks_and_a_tied_one():
     # The table waits from the head to the embedding, whole, with its first gradient.
     assert moments(tied)[8] == (400, 30, 2 * 50, 400 + 2 * 50)
     assert moments(tied)[18][2:] == (400 + 4 * 200 / 10 + 2 * 3 * 50, 100)
+    # Both: the gradient of the product waits beside that of all words, and the table of this rank.
+    both = moments(replace(tied, others_table_params=150.0))
+    assert both[18][2] == 400 + 4 * 200 / 10 + 2 * (50 + 50 + 150) + 2 * 50
+
+
+def test_chunks_of_one_round_are_reduced_one_after_the_other():
+    """Of two chunks of a layer each one is whole, with both ends; a shard is left of the other."""
+    piped = replace(UNIT_STATE, sums_before_scatter=1.0, later_micro_batches=1.0, num_chunks=2.0)
+    assert moments(piped)[5][2] == 4 * 300
+    in_turn = moments(replace(piped, summed_chunks=0.5))
+    assert in_turn[5][2] == 4 * (100 + 2 * 50) + 4 * 100 / 10
+    assert in_turn[-2][2] == in_turn[5][2] + 4 * 50 + 4 * 50 / 10
 
 
 def test_pipelines_sum_whole_gradients_and_reduce_them_at_the_end():
