@@ -98,6 +98,20 @@ class FusedPartition(Brief):
 
 
 @dataclass(frozen=True)
+class PlacedPartition(Brief):
+    """Kernels of a partition along a path through the mesh of cores, and the traffic of a pass."""
+
+    order: tuple[str, ...]
+    """Kernels in the order in which they take the cores of the path, row by row."""
+    noc_s: float
+    """Time of the busiest link between two cores [s]."""
+    byte_hops: float
+    """Bytes times the links that they cross."""
+    exposed_s: float
+    """Part of that time beyond the partition's own, which the price of the fusion lacks [s]."""
+
+
+@dataclass(frozen=True)
 class SearchCounts(Brief):
     """Size of the search."""
 
@@ -227,6 +241,8 @@ class FusionAnswer(Shown):
     """Reasons why other tiles and divisions do not fit."""
     partitions: tuple[FusedPartition, ...]
     """Partitions in the order of time."""
+    places: tuple[PlacedPartition, ...] = ()
+    """Places of the kernels of each partition; empty where no links between cores are stated."""
     warnings: tuple[str, ...] = ()
     version: str = ""
     command: str = ""

@@ -54,6 +54,8 @@ class CoreGrid:
     outside: tuple[MemoryTier, ...] = ()
     """Memories behind the SRAM, near to far: none, DRAM, or DRAM and the memory of a host."""
     sram_bytes_per_s: float = np.inf
+    noc_bytes_per_s: float | None = None
+    """One direction of a link between two cores; None: the chip does not state it."""
     launch_s: float = 0.0
     """Least time from the start of one partition to the next: the time of a launch [s]."""
     slowdowns: tuple[tuple[float, float], ...] = ()
@@ -154,6 +156,7 @@ def grid_of(
         sram_bytes=on_chip.capacity_bytes,
         outside=tuple(MemoryTier(*tier) for tier in tiers),
         sram_bytes_per_s=on_chip.bandwidth_bytes_per_s or np.inf,
+        noc_bytes_per_s=chip.noc_bytes_per_s,
         launch_s=launch_s,
         slowdowns=tuple(
             (width, rate / chip.matmul_flops_per_s[other])

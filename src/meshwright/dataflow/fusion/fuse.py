@@ -13,13 +13,16 @@ from math import inf
 from meshwright.audit.laws import lawful
 from meshwright.base.arrays import gap_of
 from meshwright.base.errors import InfeasibleError
+from meshwright.base.units import format_seconds
 from meshwright.dataflow.audited import fusion_facts
 from meshwright.dataflow.fusion.answer import (
     Fusion,
     FusionAnswer,
     FusionCounts,
+    PlacedPartition,
 )
 from meshwright.dataflow.fusion.cores import grid_of, tileable_dims
+from meshwright.dataflow.fusion.places import placed
 from meshwright.dataflow.fusion.price import bound_s
 from meshwright.dataflow.fusion.problem import OWN, DeviceShare, FusionProblem, fusion_problem
 from meshwright.dataflow.fusion.question import (
@@ -119,6 +122,7 @@ def fuse_graph(
         for objective in OBJECTIVES
     )
     rate = 1.0 / (stream.time_s * asked.repeats)
+    places = placed(fusion)
     answer = FusionAnswer(
         graph=graph.name, chip=asked.target.name, rate_of=asked.target.dtype,
         kernel_by_kernel=asked.runs_by_kernel, tp=asked.tp, pp=asked.pp,
@@ -139,7 +143,8 @@ def fuse_graph(
             **vars(fusion.counts), tiles_fused=choice.num_fused, tiles_pruned=choice.num_pruned,
             tiles_refused=len(choice.refused),
         ),
-        refused=choice.refused, partitions=fusion.partitions, warnings=tuple(_warnings(asked)),
+        refused=choice.refused, partitions=fusion.partitions, places=places,
+        warnings=tuple(_warnings(asked, places)),
     )  # fmt: skip
     return lawful(answer, fusion_facts(asked, fusion, answer.latency_s))
 
@@ -157,8 +162,16 @@ def _may_keep(question: FusionQuestion) -> tuple[bool, ...]:
     return (False, True) if held <= grid.sram_bytes else (False,)
 
 
-def _warnings(asked: FusionQuestion) -> Iterator[str]:
-    """Yield the mismatch of the numbers of the graph and the rates that the chip states."""
+def _warnings(asked: FusionQuestion, places: Sequence[PlacedPartition]) -> Iterator[str]:
+    """Yield the mismatch of numbers and rates, and partitions that wait for their own cores."""
+    slow = [number for number, place in enumerate(places, start=1) if place.exposed_s > 0.0]
+    if slow:
+        which = "partition " if len(slow) == 1 else "partitions "
+        yield (
+            f"tensors between the cores of {which}{', '.join(map(str, slow))} take longer than the "
+            f"rest: {format_seconds(sum(place.exposed_s for place in places))} more a pass than is "
+            "priced"
+        )
     target, width = asked.target, asked.graph.widest_product_bytes
     if BYTES_OF[target.dtype] != width:
         yield (

@@ -240,6 +240,13 @@ def _partitions(answer: FusionAnswer) -> Iterator[Part]:
             "cores of each kernel", "weights in")  # fmt: skip
     yield Table(head, rows, "In the order of time; the longest of the three resources sets the "
                 "pace")  # fmt: skip
+    if answer.places:
+        yield Table(
+            ("", "busiest link [s]", "exposed [s]", "kernels along the rows of the mesh of cores"),
+            [(number, place.noc_s, place.exposed_s, ", ".join(place.order))
+             for number, place in enumerate(answer.places, start=1)],
+            "Places of the least load on the links between cores",
+        )  # fmt: skip
     yield from _over_time(answer)
 
 
