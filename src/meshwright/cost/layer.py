@@ -417,13 +417,16 @@ class PricedPiece:
         """Tensor streams that run while each operator computes; None without links for them."""
         if self.links is None:
             return None
-        rows = None
-        if self.row_links is not None:
-            rows = LayerStreams(self.row_links, self._streamed(ROWS))
-        private = None
-        if self.network.slowdown:
-            (private,) = stream_links(replace(self.network, slowdown={}), self.plan_options)
-        return LayerStreams(self.links, self._streamed(AXIS), rows, private)
+        alone = replace(self.network, slowdown={})
+
+        def streams(links: StreamLinks, axis: str) -> LayerStreams:
+            private = None
+            if self.network.slowdown:
+                (private,) = stream_links(alone, self.plan_options, axis)
+            return LayerStreams(links, self._streamed(axis), private=private)
+
+        rows = None if self.row_links is None else streams(self.row_links, ROWS)
+        return replace(streams(self.links, AXIS), rows=rows)
 
     def _streamed(self, axis: str) -> dict[str, StreamedBytes]:
         calls = self.derived_shardings(Recompute.NONE).calls

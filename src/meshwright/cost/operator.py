@@ -644,21 +644,45 @@ def matmul_traffic_bytes(
 ) -> Num:
     """Return the bytes that products move: operands read once, results written once.
 
-    On a chip that is priced by its cores a product is cut into blocks of p x q sums that fit on
-    chip, unless one operand does: each operand is read once for each block of the other,
-    w (rows inner columns / q + inner columns rows / p). Where the only memory is on the chip there
-    is no room beside it, and nothing is read twice.
+    On a chip that is priced by its cores they are read as :func:`least_operand_bytes` says. Where
+    the only memory is on the chip there is no room beside it, and nothing is read twice.
+    """
+    read = word_bytes * inner * (rows + columns)
+    if rates.core_array is not None and rates.room_bytes > 0.0:
+        read = least_operand_bytes(rows, inner, columns, word_bytes, rates.room_bytes)
+    return count * (read + rates.activation_bytes * rows * columns)
+
+
+def least_operand_bytes(
+    rows: Num, inner: Num, columns: Num, word_bytes: Num, room_bytes: Num
+) -> Num:
+    """Return the bytes read of the operands of a product beside a room on chip [bytes].
+
+    The least of three orders: a room of R bytes holds a block of p x q FP32 sums, and each operand
+    is read once for each block of the other, w inner columns rows / p + w rows inner columns / q;
+    or parts of one operand, L, in turn, and the other is read once for each, max(1, L / R) times.
+    More room is never more traffic, and a little more a little less. 8192 x 8192 x 8192 words of
+    2 bytes, 134 MB each, beside 64 MiB: parts 134 + 2 x 134 = 403 MB; blocks with sides of 4096
+    2 x 2 x 134 = 537 MB.
+
+    Parameters
+    ----------
+    rows, inner, columns
+        Sizes of the product [1].
+    word_bytes
+        Bytes of one word of an operand.
+    room_bytes
+        R [bytes].
 
     Source: least traffic of a product in two levels of memory, Hong and Kung 1981 (STOC 13).
     """
     left, right = word_bytes * rows * inner, word_bytes * inner * columns
-    if rates.core_array is not None and rates.room_bytes > 0.0:
-        room = rates.room_bytes / ACCUMULATOR_BYTES
-        p = smaller(rows, larger(math.sqrt(room), room / columns))
-        stays = smaller(left, right) <= rates.room_bytes
-        right = right * where(stays, 1.0, rows / p)
-        left = left * where(stays, 1.0, columns / smaller(columns, room / p))
-    return count * (left + right + rates.activation_bytes * rows * columns)
+    sums = room_bytes / ACCUMULATOR_BYTES
+    p = smaller(rows, larger(np.sqrt(sums), sums / columns))
+    blocks = right * (rows / p) + left * (columns / smaller(columns, sums / p))
+    left_in_parts = left + right * larger(left / room_bytes, 1.0)
+    right_in_parts = right + left * larger(right / room_bytes, 1.0)
+    return smaller(blocks, smaller(left_in_parts, right_in_parts))
 
 
 ALIGNED_WORDS = 8

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import reduce
+from typing import cast
 
 import numpy as np
 
@@ -58,14 +59,15 @@ from meshwright.streams.round_model import (
     product_forward_s,
     relay_bytes,
     round_link_s,
+    round_traffic_bytes,
     stream_buffer_bytes,
 )
 
 AXIS = "tatp"
+SPLITS = (0.0, 0.25, 0.5, 0.75)
+"""Shares of the room on chip that may be set apart for what stays [1]; streams have the rest."""
 ROWS = "tp"
 """Axis of the rows of a block with columns that stream weights: inputs and sums go along it."""
-KEPT_SHARE = 2.0 / 3.0
-"""Largest share of the room on chip for resident tensors; streams have half as much or more."""
 MOST_CHUNKS = 64.0
 """Chunks of a sub-tensor beyond which it is relayed through the main memory instead."""
 
@@ -369,6 +371,12 @@ class LinkTimes:
     """Messages that a sub-tensor is cut into."""
     backward_chunks: Num
 
+    @property
+    def sent(self) -> dict[str, Num]:
+        """Bytes on links and chunks, as the price of an operator holds them."""
+        names = ("forward_link_bytes", "backward_link_bytes", "forward_chunks", "backward_chunks")
+        return {name: getattr(self, name) for name in names}
+
 
 @dataclass(frozen=True)
 class BufferFit:
@@ -445,27 +453,84 @@ def link_times(
 
 @dataclass(frozen=True)
 class KeptOnChip:
-    """Bytes that stay on chip over the rounds of an operator; 0 where nothing does."""
+    """What stays on chip over the rounds of an operator: bytes of each pass, and shares."""
 
     forward_bytes: Num = 0.0
     backward_bytes: Num = 0.0
-    sums_stay: Mask = False
-    """Whether the gradient of the resident tensor is summed on chip as well, in FP32."""
+    forward_share: Num = 0.0
+    """Share of the resident tensor that stays in the forward pass [1]."""
+    backward_share: Num = 0.0
+    sums_share: Num = 0.0
+    """Share of its gradient that is summed on chip, in FP32 [1]."""
 
 
 def kept_on_chip(
-    transfer: StreamedTensor, shape: MatmulShape, word: float, rates: DeviceRates
-) -> KeptOnChip:
-    """Return the resident bytes of an operator: its inputs while weights stream, else its weight.
+    transfer: StreamedTensor, shape: MatmulShape, word: float, room_bytes: Num,
+    cuts_inner: Mask = False,
+) -> KeptOnChip:  # fmt: skip
+    """Return what stays of the tensor that all rounds of an operator use.
 
-    It stays if it fills at most ``KEPT_SHARE`` of the room, backward with its gradient or alone.
+    It is the weight, unless the weight streams: then the inputs, or where its rows are cut the
+    outputs, which are summed forward. Backward, sums come first: each of their bytes saves two, one
+    read and one written, in a round.
+
+    Parameters
+    ----------
+    shape
+        The products of one round.
+    room_bytes
+        On-chip memory for it: a part of the room, the rest of which is for streams [bytes].
+    cuts_inner
+        Whether the rounds cut the rows of a weight that streams, from :func:`cuts_rows`.
     """
     count, rows, inner, columns = shape
-    elements = count * inner * (rows if transfer is StreamedTensor.WEIGHTS else columns)
-    operand, both = word * elements, (word + ACCUMULATOR_BYTES) * elements
-    room = KEPT_SHARE * rates.room_bytes
-    kept = where(operand <= room, operand, 0.0)
-    return KeptOnChip(kept, where(both <= room, both, kept), both <= room)
+    if transfer is StreamedTensor.WEIGHTS:
+        elements = count * rows * where(cuts_inner, columns, inner)
+    else:
+        elements = count * inner * columns
+    operand, all_sums = word * elements, ACCUMULATOR_BYTES * elements
+    resident = where(cuts_inner, all_sums, operand)
+    kept = smaller(resident, room_bytes)
+    sums = where(cuts_inner, 0.0, smaller(all_sums, room_bytes))
+    again = smaller(operand, room_bytes - sums)
+    return KeptOnChip(kept, sums + again, kept / resident, again / operand, sums / all_sums)
+
+
+def room_parts(rates: DeviceRates, links: StreamLinks) -> Num:
+    """Return the ways to part the room on chip: bytes for what stays, one along the first axis."""
+    number = np.ndim(links.num_members + 0.0 * rates.memory_bytes_per_s)
+    return np.reshape(SPLITS, (-1, *[1] * number)) * rates.room_bytes
+
+
+def _fastest(ways: Sequence[OpCost], alone: Sequence[OpCost]) -> OpCost:
+    """Return the fastest way of each pass, of ways along the first axis.
+
+    Parameters
+    ----------
+    alone
+        The same ways on links without contention, which decide, so that a plan is equal at every
+        fidelity.
+    """
+    ahead_s = [cost.forward_s + cost.stream_forward_s for cost in alone]
+    back_s = [
+        cost.input_gradient_s + cost.weight_gradient_s + cost.stream_backward_s for cost in alone
+    ]
+    shape = np.broadcast_shapes(*map(np.shape, (*ahead_s, *back_s)))
+
+    def together(values: Sequence[Num]) -> FloatArray:
+        return np.concatenate([np.broadcast_to(value, shape) for value in values])
+
+    ahead, back = (np.expand_dims(together(s).argmin(axis=0), 0) for s in (ahead_s, back_s))
+
+    def chosen(name: str) -> Num:
+        values = [getattr(cost, name) for cost in ways]
+        first = values[0]
+        if not np.ndim(first) and all(np.ndim(v) == 0 and v == first for v in values):
+            return cast(Num, first)
+        taken = np.take_along_axis(together(values), ahead if "forward" in name else back, axis=0)
+        return cast(Num, taken[0])
+
+    return OpCost(**{entry.name: chosen(entry.name) for entry in fields(OpCost)})
 
 
 def streamed_attention(
@@ -513,115 +578,132 @@ def streamed_matmul_cost(
 ) -> OpCost:
     """Return a linear layer, with the cost of its stream.
 
-    Inputs and sums may also be gathered or scattered in one go, before or after one whole product:
-    where weights do not stay on chip they are then read once, and not in every round. Each pass
-    takes the faster way on links without contention, so that a plan is equal at every fidelity.
-    Weights that stream are never whole on a device.
+    The room on chip is parted between what stays and the buffers of streams as is fastest. Inputs
+    and sums may also be gathered or scattered in one go, before or after one whole product: what
+    does not stay of a weight is then read once, and not in every round. Each pass takes the fastest
+    way. Weights that stream are never whole on a device.
     """
-    sent, links = streams.by_op.get(op.name), streams.links
+    sent = streams.by_op.get(op.name)
     if sent is None:
         return matmul_cost(op, layer, rates)
-    if streams.rows is not None and op.name in streams.rows.by_op:
-        return _on_block(op, matmul_shape(op, layer), streams, streams.rows, rates)
-    whole, word = matmul_shape(op, layer), word_of(op, rates)
-    kept = kept_on_chip(sent.tensor, round_shape(whole, sent.tensor, links), word, rates)
-    times = link_times(sent, links, rates, kept)
-    cost = _in_rounds(op, whole, sent, links, times, rates)
-    if sent.tensor is not StreamedTensor.WEIGHTS:
-        at_once = _at_once(op, whole, sent, links, times, rates)
-        alone, alone_at_once = cost, at_once
-        if streams.private is not None:
-            alone_s = link_times(sent, streams.private, rates, kept)
-            alone = _in_rounds(op, whole, sent, links, alone_s, rates)
-            alone_at_once = _at_once(op, whole, sent, links, alone_s, rates)
-        # With a single member there is nothing to send.
-        ahead = (links.num_members > 1) & (_forward_s(alone) < _forward_s(alone_at_once))
-        back = (links.num_members > 1) & (_backward_s(alone) < _backward_s(alone_at_once))
-        names = [entry.name for entry in fields(OpCost)]
-        cost = OpCost(
-            **{name: where(ahead if "forward" in name else back,
-                           getattr(cost, name), getattr(at_once, name)) for name in names}
-        )  # fmt: skip
-    return replace(
-        cost,
-        forward_link_bytes=times.forward_link_bytes,
-        backward_link_bytes=times.backward_link_bytes,
-        forward_chunks=times.forward_chunks,
-        backward_chunks=times.backward_chunks,
-    )
+    whole, rows = matmul_shape(op, layer), streams.rows
+
+    def ways(links: StreamLinks, row_links: StreamLinks | None) -> list[OpCost]:
+        if rows is not None and row_links is not None and op.name in rows.by_op:
+            return [_on_block(op, whole, (sent, links), (rows.by_op[op.name], row_links), rates)]
+        found = [_in_rounds(op, whole, sent, links, rates)]
+        if sent.tensor is not StreamedTensor.WEIGHTS:
+            found.append(_at_once(op, whole, sent, links, rates))
+        return found
+
+    row_links = None if rows is None else rows.links
+    shared = ways(streams.links, row_links)
+    if streams.private is None:
+        return _fastest(shared, shared)
+    of_rows = row_links if rows is None or rows.private is None else rows.private
+    return _fastest(shared, ways(streams.private, of_rows))
 
 
-def _forward_s(cost: OpCost) -> Num:
-    return cost.forward_s + cost.stream_forward_s
+def cuts_rows(whole: MatmulShape, transfer: StreamedTensor) -> Mask:
+    """Return whether the rounds cut the rows of a weight that streams, and not its columns.
 
-
-def _backward_s(cost: OpCost) -> Num:
-    return cost.input_gradient_s + cost.weight_gradient_s + cost.stream_backward_s
+    Then outputs are used by all rounds, else inputs; the narrower of both moves less: 12 bytes of
+    each element that does not stay, in the three products of a round.
+    """
+    return (transfer is StreamedTensor.WEIGHTS) & (whole.columns <= whole.inner)
 
 
 def round_shape(whole: MatmulShape, transfer: StreamedTensor, links: StreamLinks) -> MatmulShape:
-    """Return the products of one round: some columns of the weight, or some rows."""
-    if transfer is StreamedTensor.WEIGHTS:
-        return whole._replace(columns=ceil_div(whole.columns, links.num_members))
-    return whole._replace(rows=whole.rows / links.num_members)
+    """Return the products of one round: some columns or rows of the weight, or some tokens."""
+    if transfer is not StreamedTensor.WEIGHTS:
+        return whole._replace(rows=whole.rows / links.num_members)
+    cuts = cuts_rows(whole, transfer)
+    return whole._replace(
+        inner=where(cuts, ceil_div(whole.inner, links.num_members), whole.inner),
+        columns=where(cuts, whole.columns, ceil_div(whole.columns, links.num_members)),
+    )
 
 
 def stream_traffic_bytes(
-    transfer: StreamedTensor, shape: MatmulShape, rounds: Num, word: float, rates: DeviceRates
-) -> tuple[Num, Num, Num]:
+    transfer: StreamedTensor, shape: MatmulShape, rounds: Num, word: float, rates: DeviceRates,
+    kept: KeptOnChip, cuts_inner: Mask = False,
+) -> tuple[Num, Num, Num]:  # fmt: skip
     """Return the main-memory bytes of one round of Y = X W, dX = dY W^T and dW = X^T dY [bytes].
 
-    Streamed tensors pass through on-chip buffers: a device reads (or completes) its part once in
-    all rounds. A resident tensor, and the gradient accumulated for it, is on chip over the rounds
-    where :func:`kept_on_chip` says so; otherwise it moves in every round. The third tensor moves
-    once.
+    Of the three tensors one streams through on-chip buffers: a device reads (or completes) its part
+    once in all rounds. One is used by all rounds: what does not stay of it on chip is read in each,
+    or read and written in FP32 where it is the sum of a product. Rounds cut the third one, which
+    moves once.
 
     Parameters
     ----------
     shape
         The products of one round.
+    kept, cuts_inner
+        As in :func:`kept_on_chip`.
     """
     count, rows, inner, columns = shape
-    x = word * count * rows * inner
-    w = word * count * inner * columns
+    x, w = word * count * rows * inner, word * count * inner * columns
     y = rates.activation_bytes * count * rows * columns
-    accumulated = GRADIENT_ACCUMULATION_BYTES * count * inner * columns
-    kept = kept_on_chip(transfer, shape, word, rates)
+    accumulated = GRADIENT_ACCUMULATION_BYTES * shape.num_params
 
-    def staying(num_bytes: Num, stays: Mask) -> Num:
-        return where(stays, num_bytes / rounds, num_bytes)
+    def read(tensor: Num, share: Num) -> Num:
+        return round_traffic_bytes(tensor, share, rounds)
 
-    stays, sums_stay = kept.forward_bytes > 0, kept.sums_stay
-    if transfer is StreamedTensor.WEIGHTS:
-        own, read = w / rounds, staying(x, stays)
-        return own + read + y, own + staying(x, sums_stay) + y, read + y + accumulated / rounds
-    own, third = (x / rounds, y) if transfer is StreamedTensor.INPUTS else (y / rounds, x)
-    each = own + staying(w, stays) + third
-    return each, each, own + third + staying(accumulated, sums_stay)
+    def summed(result: Num, elements: Num, share: Num) -> Num:
+        again = (1.0 - share) * GRADIENT_ACCUMULATION_BYTES * elements
+        return (result + (rounds - 1.0) * again) / rounds
+
+    if transfer is not StreamedTensor.WEIGHTS:
+        own, third = (x / rounds, y) if transfer is StreamedTensor.INPUTS else (y / rounds, x)
+        sums = summed(accumulated, shape.num_params, kept.sums_share)
+        ahead, back = read(w, kept.forward_share), read(w, kept.backward_share)
+        return own + ahead + third, own + back + third, own + third + sums
+    own, own_sum = w / rounds, accumulated / rounds
+    num_inputs, num_outputs = count * rows * inner, count * rows * columns
+    of_columns = (
+        own + read(x, kept.forward_share) + y,
+        own + summed(x, num_inputs, kept.sums_share) + y,
+        own_sum + read(x, kept.backward_share) + y,
+    )
+    of_rows = (
+        own + summed(y, num_outputs, kept.forward_share) + x,
+        own + read(y, kept.backward_share) + x,
+        own_sum + read(y, kept.backward_share) + x,
+    )
+    forward, to_input, to_weight = (
+        where(cuts_inner, one, other) for one, other in zip(of_rows, of_columns, strict=True)
+    )
+    return forward, to_input, to_weight
 
 
 def _casts(
-    shape: MatmulShape, transfer: StreamedTensor, rounds: Num, word: float, rates: DeviceRates
-) -> tuple[Num, Num]:
+    shape: MatmulShape, transfer: StreamedTensor, rounds: Num, word: float, rates: DeviceRates,
+    cuts_inner: Mask = False,
+) -> tuple[Num, Num]:  # fmt: skip
     """Return the seconds of casts: of its own part once before sending, else in every round."""
-    if transfer is StreamedTensor.SUMS:
-        return cast_s(shape, word, rates, input_times=rounds)
-    return cast_s(shape, word, rates, output_times=rounds)
+    casts_inputs = cuts_inner | (transfer is StreamedTensor.SUMS)
+    return cast_s(
+        shape, word, rates,
+        input_times=where(casts_inputs, rounds, 1.0), output_times=where(casts_inputs, 1.0, rounds),
+    )  # fmt: skip
 
 
 def _in_rounds(
-    op: Op, whole: MatmulShape, sent: StreamedBytes, links: StreamLinks, times: LinkTimes,
-    rates: DeviceRates,
-) -> OpCost:  # fmt: skip
+    op: Op, whole: MatmulShape, sent: StreamedBytes, links: StreamLinks, rates: DeviceRates
+) -> OpCost:
     """Return a linear layer that computes with one sub-tensor while the next one arrives."""
     rounds, word = links.num_members, word_of(op, rates)
     shape = round_shape(whole, sent.tensor, links)
-    in_rounds = stream_traffic_bytes(sent.tensor, shape, rounds, word, rates)
+    cuts = cuts_rows(whole, sent.tensor)
+    kept = kept_on_chip(sent.tensor, shape, word, room_parts(rates, links), cuts)
+    times = link_times(sent, links, rates, kept)
+    in_rounds = stream_traffic_bytes(sent.tensor, shape, rounds, word, rates, kept, cuts)
     alone = whole_traffic_bytes(shape, word, rates)
     moved = [where(rounds > 1, a, b) for a, b in zip(in_rounds, alone, strict=True)]
     made = products(op, shape, moved, rates)
     flops = 2.0 * shape.rows * shape.num_params * rounds
-    casts = _casts(shape, sent.tensor, rounds, word, rates)
+    casts = _casts(shape, sent.tensor, rounds, word, rates, cuts)
     # Rounds are as slow as their link, their arithmetic or their memory.
     ahead = forward_s(
         rounds, made.forward.compute_s, times.forward_s,
@@ -639,25 +721,27 @@ def _in_rounds(
         products_cost(made, rounds, flops, casts, rates),
         stream_forward_s=positive_part(ahead.total_s - forward_alone_s) * (rounds > 1),
         stream_backward_s=positive_part(back.total_s - gradients_s) * (rounds > 1),
+        **times.sent,
     )
 
 
 def _at_once(
-    op: Op, whole: MatmulShape, sent: StreamedBytes, links: StreamLinks, times: LinkTimes,
-    rates: DeviceRates,
-) -> OpCost:  # fmt: skip
+    op: Op, whole: MatmulShape, sent: StreamedBytes, links: StreamLinks, rates: DeviceRates
+) -> OpCost:
     """Return a linear layer with all inputs gathered before, or all sums scattered after.
 
-    A gathered tensor that fills more than half of the on-chip memory passes through the main
-    memory as it arrives.
+    What does not fit on chip of a gathered tensor passes through the main memory as it arrives.
     """
     members, word = links.num_members, word_of(op, rates)
+    room = room_parts(rates, links)
+    gathered = [smaller(members * m, room) for m in (sent.forward_bytes, sent.backward_item_bytes)]
+    times = link_times(sent, links, rates, KeptOnChip(*gathered))
     made = products(op, whole, whole_traffic_bytes(whole, word, rates), rates)
     shape = round_shape(whole, sent.tensor, links)
     casts = _casts(shape, sent.tensor, members, word, rates)
 
     def passed_s(link_s: Num, num_bytes: Num) -> Num:
-        return (members - 1.0) * _kept_s(link_s, num_bytes, members, rates)
+        return (members - 1.0) * _kept_s(link_s, num_bytes, members, room, rates)
 
     return replace(
         products_cost(made, 1.0, 2.0 * whole.rows * whole.num_params, casts, rates),
@@ -666,37 +750,45 @@ def _at_once(
         + passed_s(times.backward_sum_s, sent.backward_sum_bytes),
         forward_waits=1.0,
         backward_waits=1.0,
+        **times.sent,
     )
 
 
-def _kept_s(link_s: Num, num_bytes: Num, members: Num, rates: DeviceRates) -> Num:
+def _kept_s(link_s: Num, num_bytes: Num, members: Num, room_bytes: Num, rates: DeviceRates) -> Num:
     """Return the seconds of a sub-tensor that stays where it arrives: on its link, or in memory.
 
-    If its whole tensor fills over ``KEPT_SHARE`` of the room, it is stored as it arrives [s].
+    What the room does not hold of its whole tensor is stored as it arrives [s].
     """
-    is_stored = members * num_bytes > KEPT_SHARE * rates.room_bytes
-    return larger(link_s, where(is_stored, num_bytes / rates.memory_bytes_per_s, 0.0))
+    left = positive_part(num_bytes - room_bytes / members)
+    return larger(link_s, left / rates.memory_bytes_per_s)
 
 
 def _on_block(
-    op: Op, whole: MatmulShape, columns: LayerStreams, rows: LayerStreams, rates: DeviceRates
-) -> OpCost:
+    op: Op, whole: MatmulShape, columns: tuple[StreamedBytes, StreamLinks],
+    rows: tuple[StreamedBytes, StreamLinks], rates: DeviceRates,
+) -> OpCost:  # fmt: skip
     """Return a linear layer on r x c devices: r c products of two sub-tensors each.
 
     Weights stream along the columns; along the rows inputs, or sums of outputs. Products of one
     sub-weight are one where nothing is sent along the rows: there only c rounds do, backward the
     first and the last c.
     """
-    of_weight, of_rows = columns.by_op[op.name], rows.by_op[op.name]
-    r, c = columns.links.num_members, rows.links.num_members
+    (of_weight, column_links), (of_rows, row_links) = columns, rows
+    r, c = column_links.num_members, row_links.num_members
     word, is_sum = word_of(op, rates), of_rows.tensor is StreamedTensor.SUMS
-    shape = round_shape(whole, StreamedTensor.WEIGHTS, columns.links)
+    shape = round_shape(whole, StreamedTensor.WEIGHTS, column_links)
     part = shape._replace(rows=shape.rows / c)
-    own_rows = c if is_sum else 1.0
-    casts = cast_s(part, word, rates, input_times=own_rows, output_times=r * c / own_rows)
+    streamed, cuts = StreamedTensor.WEIGHTS, cuts_rows(whole, StreamedTensor.WEIGHTS)
+    inputs, outputs = (c, r) if is_sum else (1.0, r * c)
+    casts = cast_s(
+        part, word, rates,
+        input_times=where(cuts, inputs * r, inputs), output_times=where(cuts, outputs / r, outputs),
+    )  # fmt: skip
     # The mean of the r c rounds: products of some sub-weights are cut into c, forward, backward.
     cut_forward, cut_backward = 1.0, 1.0 if is_sum else smaller(r, 2.0)
-    moved = stream_traffic_bytes(StreamedTensor.WEIGHTS, shape, r, word, rates)
+    room = room_parts(rates, column_links)
+    kept = kept_on_chip(streamed, shape, word, room, cuts)
+    moved = stream_traffic_bytes(streamed, shape, r, word, rates, kept, cuts)
     cut = products(op, part, [num_bytes / c for num_bytes in moved], rates)
     uncut = products(op, shape, moved, rates)
     shares = (cut_forward / r, cut_backward / r, cut_backward / r)
@@ -707,21 +799,20 @@ def _on_block(
         )
     )
     # Both passes: sub-weights between rounds of c, messages along the rows within them.
-    kept = kept_on_chip(StreamedTensor.WEIGHTS, shape, word, rates)
     weights, along = (
-        link_times(of_weight, columns.links, rates, kept, 0.5),
-        link_times(of_rows, rows.links, rates, kept, 0.5),
+        link_times(of_weight, column_links, rates, kept, 0.5),
+        link_times(of_rows, row_links, rates, kept, 0.5),
     )
-    passed_s = _kept_s(along.forward_s, of_rows.forward_bytes, c, rates)
+    passed_s = _kept_s(along.forward_s, of_rows.forward_bytes, c, room, rates)
     ahead = product_forward_s(
         r, c, made.forward.compute_s, 0.0 if is_sum else passed_s, weights.forward_s,
         made.forward.memory_s + weights.forward_relay_s / c, passed_s if is_sum else 0.0,
     )  # fmt: skip
     back = product_backward_s(
         r, c, made.to_input.compute_s + made.to_weight.compute_s,
-        _kept_s(along.backward_item_s, of_rows.backward_item_bytes, c, rates),
+        _kept_s(along.backward_item_s, of_rows.backward_item_bytes, c, room, rates),
         weights.backward_item_s,
-        _kept_s(along.backward_sum_s, of_rows.backward_sum_bytes, c, rates),
+        _kept_s(along.backward_sum_s, of_rows.backward_sum_bytes, c, room, rates),
         weights.backward_sum_s,
         made.to_input.memory_s + made.to_weight.memory_s + weights.backward_relay_s / c,
         weights.num_shared_rounds,

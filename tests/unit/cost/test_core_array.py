@@ -181,8 +181,8 @@ def test_arrays_of_another_rate_than_the_stated_one_are_refused():
     [
         # X fits the 60 MB that blocks leave: everything once
         (2048.0, 1024.0, 2.0 * 12288 * (2048 + 1024) + 2.0 * 2048 * 1024),
-        # neither fits: each operand is read for each block of 3873 x 3873 sums of the other
-        (4096.0, 12288.0, 2.0 * 12288 * (4096 * 12288 / 3872.98 + 12288 * 4096 / 3872.98)
+        # neither fits: X of 100.7 MB in parts of 60 MB, and the weight is read once for each
+        (4096.0, 12288.0, 2.0 * 12288 * (4096 + 12288 * 100.663296 / 60.0)
          + 2.0 * 4096 * 12288),
     ],
 )  # fmt: skip

@@ -160,6 +160,27 @@ def test_inputs_are_gathered_at_once_where_weights_do_not_stay_on_chip():
     )
 
 
+@pytest.mark.parametrize("streamed", [Streamed.WEIGHTS, Streamed.INPUTS])
+@pytest.mark.parametrize("memory", [1e8, 1e10, 1e12])
+def test_more_sram_is_never_slower(streamed, memory):
+    """Every product of a layer, each pass, from no room to more than all of its tensors need."""
+    way = way_of(streamed, StreamForm.AUTO)
+
+    def seconds(room):
+        costs = costs_of(way, room_bytes=room, memory_bytes_per_s=memory).values()
+        ahead = [cost.forward_s + cost.stream_forward_s for cost in costs]
+        back = [
+            cost.input_gradient_s + cost.weight_gradient_s + cost.stream_backward_s
+            for cost in costs
+        ]
+        return np.array([np.sum(part) for part in (*ahead, *back)])
+
+    rooms = [0.0, *np.geomspace(64.0, 2.0**20, 200)]
+    times = np.array([seconds(room) for room in rooms])
+    assert np.all(times[1:] <= times[:-1] * (1 + 1e-12))
+    assert times[-1].sum() < 0.9 * times[0].sum() or memory > 1e10
+
+
 def auto_problem(num_heads):
     """Slow links: keys and values of long sequences are dear, weights of a narrow network cheap."""
     spec = model(dense(gqa(num_heads, num_heads), ffn=64))

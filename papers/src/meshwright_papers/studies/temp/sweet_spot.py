@@ -20,8 +20,11 @@ from meshwright.cost.operator import (
 from meshwright.cost.streaming import (
     StreamedBytes,
     StreamLinks,
+    cuts_rows,
     kept_on_chip,
     link_times,
+    room_parts,
+    round_shape,
     stream_traffic_bytes,
 )
 from meshwright.spec.workload import Precision, SoftwareStack
@@ -103,15 +106,18 @@ class Curve:
 def layer_curve(tokens: float, *, with_hbm: bool) -> Curve:
     """Return a square layer, forward, its tokens split over one group of N dies.
 
-    The smaller of inputs and weights travels on a line; the other tensor and the buffers share the
-    room on chip.
+    The smaller of inputs and weights travels on a line; the other tensor and the buffers part the
+    room on chip as is fastest.
     """
     system, num = wafer(), MEMBERS
     chip, level = system.chip, system.levels[0]
     constants = load_calibration(chip.family, "uncalibrated")
     rates = device_rates(chip, Precision(), SoftwareStack(), constants)
     transfer = StreamedTensor.INPUTS if tokens < HIDDEN else StreamedTensor.WEIGHTS
-    shape = MatmulShape(1.0, tokens / num, HIDDEN, HIDDEN / num)
+    is_input = transfer is StreamedTensor.INPUTS
+    whole = MatmulShape(1.0, tokens if is_input else tokens / num, HIDDEN, HIDDEN)
+    if is_input:
+        whole = whole._replace(columns=HIDDEN / num)
     sent = StreamedBytes(transfer, WORD_BYTES * min(tokens, HIDDEN) * HIDDEN / num)
     bandwidth = level.bandwidth_bytes_per_s * float(np.asarray(constants.fast_network_efficiency))
     line = streams["stream"]
@@ -120,22 +126,26 @@ def layer_curve(tokens: float, *, with_hbm: bool) -> Curve:
         line.num_hops(num), line.buffers(num).with_incoming, line.transfers(num) / num,
         line.num_shared_rounds(num), line.num_exchange_rounds(num), may_hold=num > 1,
     )  # fmt: skip
-    kept = kept_on_chip(transfer, shape, WORD_BYTES, rates)
+    shape, cuts = round_shape(whole, transfer, links), cuts_rows(whole, transfer)
+    kept = kept_on_chip(transfer, shape, WORD_BYTES, room_parts(rates, links), cuts)
     times = link_times(sent, links, rates, kept)
     flops = 2.0 * tokens * HIDDEN * HIDDEN
     moved = np.where(
         num > 1,
-        stream_traffic_bytes(transfer, shape, num, WORD_BYTES, rates)[0],
+        stream_traffic_bytes(transfer, shape, num, WORD_BYTES, rates, kept, cuts)[0],
         whole_traffic_bytes(MatmulShape(1.0, tokens, HIDDEN, HIDDEN), WORD_BYTES, rates)[0],
     )
     hbm_s = moved / rates.memory_bytes_per_s + times.forward_relay_s if with_hbm else 0.0 * num
-    each_s = matmul_compute_s(
-        1.0, tokens / num, HIDDEN, HIDDEN / num, rates.matmul_flops_per_s, rates
-    )
+    each_s = matmul_compute_s(*shape, rates.matmul_flops_per_s, rates)
     total_s = column(forward_s(num, each_s, times.forward_s, hbm_s).total_s)
+    fastest = total_s.argmin(axis=0), np.arange(len(num))
+    total_s, moved, sent_bytes = (
+        np.broadcast_to(value, total_s.shape)[fastest]
+        for value in (total_s, moved, times.forward_link_bytes)
+    )
     energy_j = (
         flops * (chip.energy_j_per_flop or 0.0)
-        + num * times.forward_link_bytes * (system.link_energy_j_per_byte or 0.0)
+        + num * sent_bytes * (system.link_energy_j_per_byte or 0.0)
         + num**2 * moved * (chip.main_memory.energy_j_per_byte or 0.0)
         + num * (chip.idle_power_w or 0.0) * total_s
     )
