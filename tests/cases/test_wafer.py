@@ -18,14 +18,14 @@ FOLDER = Path(__file__).parent / "wafer"
 
 
 def test_numbers_of_devices_that_others_host_are_in_the_proof():
-    """Of 4x2 devices two corners are dead: 6 ranks on 3x2, one of them hosted, take 2.06 s.
+    """Of 4x2 devices two corners are dead: 6 ranks on 3x2, one of them hosted, take 2.02 s.
 
-    The plan on a whole grid of 4 takes 2.39 s, and no number above 4 was looked at.
+    The plan on a whole grid of 4 takes 2.20 s, and no number above 4 was looked at.
     """
     asked = {"seq": 2048, "global_batch": 96, "tp": 1, "pp": 1, "recompute": "none"}
     found = mw.plan("gpt3-6.7b", on=str(FOLDER / "corners_dead.yaml"), **asked)
     assert found.best.strategy.num_devices == 6
-    assert found.best.estimate.step_time_s == pytest.approx(2.06, rel=0.01)
+    assert found.best.estimate.step_time_s == pytest.approx(2.024, rel=0.01)
     assert found.coverage.lower_bound_s <= found.fastest_s
     assert "none takes less than" in found.proof
 
