@@ -6,9 +6,10 @@
     ...
     ```
 
-Lines may be left out (``...``), in the order of the screen. ``python docs/generators/console.py
-PAGE.md ...`` writes the lines of pages anew: each becomes the next one that begins with the same
-word. The tests of the docs compare them.
+A ``text`` block right behind holds lines of the last command as well. Lines may be left out
+(``...``), in the order of the screen. ``python docs/generators/console.py PAGE.md ...`` writes the
+lines of pages anew: each becomes the next one that begins with the same word. The tests of the docs
+compare them.
 """
 
 from __future__ import annotations
@@ -21,8 +22,19 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
-PROMPT, LEFT_OUT = "$ ", "..."
+BLOCK = re.compile(
+    r"(?P<head>^```console\n)(?P<lines>.*?)(?P<end>^```)"
+    r"(?:(?P<next>\n\n```text\n)(?P<screen>(?:(?!\$ |```)[^\n]*\n)*)(?P<last>^```))?",
+    re.MULTILINE | re.DOTALL,
+)  # fmt: skip
+PROMPT, LEFT_OUT, SCREEN = "$ ", "...", "\f"
+"""Beginnings of a command and of lines that are left out; the border between both blocks."""
+
+
+def shown_calls(page: str) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield the words of each command of a page, and the lines shown below it."""
+    for found in BLOCK.finditer(page):
+        yield from calls(found["lines"] + (found["screen"] or ""))
 
 
 def calls(block: str) -> Iterator[tuple[list[str], list[str]]]:
@@ -56,19 +68,24 @@ def renewed(page: str, run: Callable[[list[str]], str]) -> str:
     def written(found: re.Match[str]) -> str:
         lines: list[str] = []
         rest: list[str] = []
-        for line in found[1].splitlines():
+        screen = found["screen"] or ""
+        asked = iter(calls(found["lines"] + screen))
+        is_command = False
+        for line in [*found["lines"].splitlines(), SCREEN, *screen.splitlines()]:
             if line.startswith(PROMPT):
-                rest = []
-                given = shlex.split(line.removeprefix(PROMPT))
-                ask = next((call for call, shown in calls(found[1]) if call == given and shown), [])
-                rest = run(ask).splitlines() if ask else []
+                ask, shown = next(asked)
+                rest = run(ask).splitlines() if shown else []
+            if line.startswith(PROMPT) or is_command:
+                is_command = line.endswith("\\")
             elif line.strip() not in ("", LEFT_OUT) and rest:
                 same = (n for n, other in enumerate(rest) if other.split()[:1] == line.split()[:1])
                 at = next(same, None)
                 if at is not None:
                     line, rest = rest[at].rstrip(), rest[at + 1 :]
             lines.append(line)
-        return "```console\n" + "".join(f"{line}\n" for line in lines) + "```"
+        before, _, after = "".join(f"{line}\n" for line in lines).partition(f"{SCREEN}\n")
+        behind = f"{found['next']}{after}{found['last']}" if found["next"] else ""
+        return f"{found['head']}{before}{found['end']}{behind}"
 
     return BLOCK.sub(written, page)
 

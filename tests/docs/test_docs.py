@@ -24,10 +24,11 @@ sys.path.append(str(ROOT / "docs"))
 
 from generators import console  # noqa: E402
 
+README = ROOT / "README.md"
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("*/*.md")])
 LONG = (
     "for_architects", "for_training", "dataflow", "simulation", "onchip", "graphs", "partition",
-    "from_my_job", "kernels", "recurrences", "first_plan", "run_a_plan",
+    "from_my_job", "kernels", "recurrences", "first_plan", "run_a_plan", "README",
 )  # fmt: skip
 """Pages whose commands take seconds."""
 SHOWN_FILE = re.compile(r"^```\w+ title=(\S+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -43,7 +44,7 @@ IN_REPOSITORY = re.compile(r"`((?:src|tests|docs|benchmarks|catalog|papers)/[\w.
 
 def shown_calls(page):
     """Return the commands that a page shows as words, each with the lines shown below it."""
-    return list(console.calls("".join(console.BLOCK.findall(page.read_text(encoding="utf-8")))))
+    return list(console.shown_calls(page.read_text(encoding="utf-8")))
 
 
 def processes(words):
@@ -63,7 +64,7 @@ def shown_files(request, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "page", slow_where(PAGES, lambda page: page.stem in LONG), ids=lambda page: page.name
+    "page", slow_where([README, *PAGES], lambda page: page.stem in LONG), ids=lambda page: page.name
 )
 @pytest.mark.usefixtures("shown_files")
 def test_commands_run_and_print_what_is_shown(page, capsys):
@@ -92,7 +93,7 @@ def test_measures_in_the_text_are_among_the_lines_shown():
         assert [measure for measure in told if measure not in shown] == [], page.name
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: page.name)
 def test_links_and_paths_exist(page):
     text = page.read_text(encoding="utf-8")
     assert [link for link in LINK.findall(text) if not (page.parent / link).exists()] == []
@@ -105,13 +106,13 @@ def test_links_and_paths_exist(page):
 
 
 def test_readme_python_runs(capsys):
-    for block in PYTHON.findall((ROOT / "README.md").read_text(encoding="utf-8")):
+    for block in PYTHON.findall(README.read_text(encoding="utf-8")):
         exec(block, {})
     assert "num_priced" in capsys.readouterr().out
 
 
 def test_readme_leads_to_every_page():
-    reached, waiting = set(), [ROOT / "README.md"]
+    reached, waiting = set(), [README]
     while waiting:
         page = waiting.pop()
         reached.add(page)
