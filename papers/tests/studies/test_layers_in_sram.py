@@ -56,3 +56,12 @@ def test_the_table_agrees_with_itself_and_not_with_its_hardware(claims):
     users = claims["time that a user waits for a token"].ours
     assert all(f"{1024e3 / row.tokens_per_s:.1f}" in users for row in PRINTED)
     assert claims["devices that a contiguous cut of 4 layers fills"].ours.startswith("4; 12 idle")
+
+
+def test_no_reading_reproduces_the_table(claims):
+    """The fastest row that fits: MoE, whose slowest reading is a thousand times the table."""
+    claim = claims["readings of kind, hidden size and tokens a pass that give both rows"]
+    assert claim.verdict is Verdict.DIFFERS
+    assert claim.ours.startswith("0 of 24")
+    fitting = [kind.tokens_per_s(1024, 64, rates_at(1)) for kind in MOE]
+    assert min(fitting) / PRINTED[2].tokens_per_s > 1000
