@@ -35,7 +35,9 @@ def graph_of(what, num_sequences=8, **choices):
     return model_graph(what, frame, physical_network(what))
 
 
-FORMS = [pytest.param(*form) for form in product((TIED, SMALL, MIXED, ROUTED), (1, 0, 2, 3), Recompute)]
+FORMS = [
+    pytest.param(*form) for form in product((TIED, SMALL, MIXED, ROUTED), (1, 0, 2, 3), Recompute)
+]
 """Models, stages of ZeRO and forms of recomputation."""
 
 
