@@ -73,7 +73,7 @@ def test_where_nothing_else_takes_time_a_fused_stage_takes_its_network(graph):
         )
     )
     for work, _ in works(graph):
-        assert stage_time(work).time_s == pytest.approx(LAYERS * sum(work.network_s.values()))
+        assert stage_time.price(work).time_s == pytest.approx(LAYERS * sum(work.network_s.values()))
 
 
 def test_gradients_that_are_open_sums_are_added_up_once_a_step():

@@ -355,6 +355,23 @@ class GraphSharding:
         return tuple(self.tables.changes(self.ways))
 
     @property
+    def neighbours(self) -> Iterator[tuple[int, ...]]:
+        """The splits of all kernels that differ in one of them."""
+        for kernel, splits in enumerate(self.tables.splits):
+            for way in range(len(splits)):
+                if way != self.ways[kernel]:
+                    yield *self.ways[:kernel], way, *self.ways[kernel + 1 :]
+
+    def at(self, ways: tuple[int, ...]) -> GraphSharding:
+        """Return other splits of the same tables, under the same bound."""
+        tables = self.tables
+        held = sum(float(each[way]) for each, way in zip(tables.held_bytes, ways, strict=True))
+        held += sum(
+            float(pair.held_bytes[ways[a], ways[b]]) for (a, b), pair in tables.pair_costs.items()
+        )
+        return replace(self, ways=ways, cost=tables.cost(ways), held_bytes=held)
+
+    @property
     def gap(self) -> float:
         """Largest possible distance of the cost from the least one, as a fraction."""
         return gap_of(self.cost, self.lower_bound)

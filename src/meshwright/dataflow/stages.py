@@ -24,6 +24,7 @@ import numpy as np
 from meshwright.base.arrays import FloatArray
 from meshwright.dataflow.ideals import as_bits, members, order_ideals
 from meshwright.dataflow.layouts import KernelSplit, TensorLayout, closed_layouts
+from meshwright.dataflow.price import SplitTimes
 from meshwright.dataflow.sharding import GraphSharding, SplitTables
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, Operand, Unit
@@ -440,8 +441,14 @@ class StagePrice:
     """Lower bound under any split of the kernels [s]."""
 
 
-StageTime = Callable[[StageWork], StagePrice | None]
-"""Function that prices the work of a stage; None where it does not fit."""
+@dataclass(frozen=True)
+class StageTime:
+    """The price of stages of one kind of chip, in place of the roofline."""
+
+    price: Callable[[StageWork], StagePrice | None]
+    """Function that prices the work of a stage; None where it does not fit."""
+    compute_s: Callable[[SplitTimes], Sequence[FloatArray]]
+    """Function that returns the least computation of each split of each kernel [s]."""
 
 
 def sent_bytes(graph: DataflowGraph, tp: int, sharding: GraphSharding) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from meshwright.audit.laws import lawful
-from meshwright.base.arrays import gap_of
+from meshwright.base.arrays import FloatArray, gap_of
 from meshwright.base.errors import InfeasibleError
 from meshwright.base.units import format_seconds
 from meshwright.dataflow.audited import fusion_facts
@@ -44,8 +44,10 @@ from meshwright.dataflow.fusion.splits import (
     ChipRing,
     GraphSplit,
     SplitCandidates,
+    cores_s,
     splits_for,
 )
+from meshwright.dataflow.price import SplitTimes
 from meshwright.dataflow.roofline import CalibratedSystem
 from meshwright.dataflow.stages import StagePrice, StageTime, StageWork
 from meshwright.graph.op import Phase
@@ -325,6 +327,23 @@ def _neighbours(ring: ChipRing, split: GraphSplit) -> Iterator[GraphSplit]:
                 yield GraphSplit({**split.dims, name: other.dim}, network.costs_by_kernel(changed))
 
 
+def _least_fused_s(relaxed: Sequence[FusionProblem], lattices: KnownLattices) -> float:
+    """Return seconds that no fusion of some problems undercuts; small graphs are fused for it."""
+    least_s = inf
+    for problem in sorted(relaxed, key=bound_s):
+        bound = bound_s(problem)
+        if bound >= least_s:
+            break
+        try:
+            orders = orders_of(problem, lattices)
+            if orders.lattice is not None and len(orders.lattice.source) <= MOST_STEPS:
+                bound = fuse(problem, orders).bound_s
+        except InfeasibleError:
+            continue
+        least_s = min(least_s, bound)
+    return least_s if least_s < inf else min(map(bound_s, relaxed))
+
+
 def fused_stage_time(system: CalibratedSystem) -> StageTime | None:
     """Return the price of a pipeline stage by fusion; None for a chip that states no array.
 
@@ -337,6 +356,7 @@ def fused_stage_time(system: CalibratedSystem) -> StageTime | None:
     grid = grid_of(chip, float(system.calibration.launch_s), host=system.spec.host)
     bounds: dict[tuple[int, int, int, int], float] = {}
     known: dict[tuple[object, ...], StagePrice | None] = {}
+    lattices: KnownLattices = {}
 
     def problems(work: StageWork, split: DeviceShare) -> list[FusionProblem]:
         """Return the problem of each tile; micro-batches are powers of two, and all passes."""
@@ -365,7 +385,7 @@ def fused_stage_time(system: CalibratedSystem) -> StageTime | None:
                 for kernel, splits in zip(work.graph.kernels, work.network.splits, strict=True)
             }
             relaxed = problems(work, DeviceShare(open_splits=open_dims))
-            bounds[key] = work.layers * min(map(bound_s, relaxed))
+            bounds[key] = work.layers * _least_fused_s(relaxed, lattices)
         useful = [p for p in problems(work, split) if work.layers * bound_s(p) < work.most_s]
         if not useful:
             return StagePrice(inf, bounds[key])
@@ -375,4 +395,7 @@ def fused_stage_time(system: CalibratedSystem) -> StageTime | None:
             return None
         return StagePrice(work.layers * choice.fusion.time_s, bounds[key])
 
-    return price
+    def compute_s(seconds: SplitTimes) -> list[FloatArray]:
+        return cores_s(seconds.graph, grid, seconds.degree, seconds.splits)
+
+    return StageTime(price, compute_s)

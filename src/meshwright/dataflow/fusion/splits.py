@@ -129,7 +129,10 @@ class ChipRing:
         )  # fmt: skip
         sums = gradient_sums(self.graph, volume.splits, volume.change_cost)
         columns = zip(
-            volume.costs, self._cores_s(volume.splits), self._dram_s(volume.splits), strict=True
+            volume.costs,
+            cores_s(self.graph, self.grid, self.degree, volume.splits),
+            self._dram_s(volume.splits),
+            strict=True,
         )
         return replace(
             volume,
@@ -140,23 +143,6 @@ class ChipRing:
             change_cost=lambda b, have, want: byte_s * volume.change_cost(b, have, want),
             pair_costs={pair: PairCosts(byte_s * sent, np.zeros_like(sent)) for pair, sent in sums},
         )
-
-    def _cores_s(self, splits: Sequence[Sequence[KernelSplit]]) -> list[FloatArray]:
-        """Return the least seconds of all cores for each split of each kernel.
-
-        Those of one tile as long as all: shorter tiles fill arrays no better.
-        """
-        kernels, columns = self.graph.kernels, []
-        for number in range(max(map(len, splits))):
-            dims = {
-                kernel.name: listed[min(number, len(listed) - 1)].dim
-                for kernel, listed in zip(kernels, splits, strict=True)
-            }
-            tile = self.graph.sizes[self.graph.tiled]
-            share = DeviceShare(tp=self.degree, splits=dims, tile=tile)
-            columns.append(least_work_s(self.graph, self.grid, share))
-        rows = np.stack(columns, axis=1)
-        return [row[: len(listed)] for row, listed in zip(rows, splits, strict=True)]
 
     def _dram_s(self, splits: Sequence[Sequence[KernelSplit]]) -> list[FloatArray]:
         """Return the seconds in which DRAM takes in or gives out the ends of the graph.
@@ -176,6 +162,25 @@ class ChipRing:
             elements = [sum(n * num_elements(dims, size) for dims, n in ends) for size in sizes]
             found.append(np.array(elements) * graph.word_bytes / rate)
         return found
+
+
+def cores_s(
+    graph: DataflowGraph, grid: CoreGrid, degree: int, splits: Sequence[Sequence[KernelSplit]]
+) -> list[FloatArray]:
+    """Return the least seconds of all cores for each split of each kernel.
+
+    Those of one tile as long as all: shorter tiles fill arrays no better.
+    """
+    columns = []
+    for number in range(max(map(len, splits))):
+        dims = {
+            kernel.name: listed[min(number, len(listed) - 1)].dim
+            for kernel, listed in zip(graph.kernels, splits, strict=True)
+        }
+        share = DeviceShare(tp=degree, splits=dims, tile=graph.sizes[graph.tiled])
+        columns.append(least_work_s(graph, grid, share))
+    rows = np.stack(columns, axis=1)
+    return [row[: len(listed)] for row, listed in zip(rows, splits, strict=True)]
 
 
 def splits_for(question: FusionQuestion) -> SplitCandidates:
