@@ -52,9 +52,9 @@ def loop(layer, x):
 
 
 def test_the_branch_that_is_stated_is_read() -> None:
-    with pytest.raises(SpecError, match=r"--dim cond: runs the first branch \(1\) or the second"):
+    with pytest.raises(SpecError, match=r"--dim cond: runs one of its branches"):
         read(branch, X)
-    with pytest.raises(SpecError, match=r"--dim cond: 3 is no branch \(1 or 2\)"):
+    with pytest.raises(SpecError, match=r"--dim cond: 3 is no branch \(1 to 2\)"):
         read(branch, X, sizes={"cond": 3})
     assert read(branch, X, sizes={"cond": 1})[0] == 2 * LAYER
     assert read(branch, X, sizes={"cond": 2})[0] == LAYER

@@ -20,9 +20,9 @@ from meshwright.catalog.graphs.traced import (
 )
 
 COUNT = "count"
-"""Argument of a branch, 1 for the first one, and of a loop, its iterations."""
+"""Argument of a branch, its number from 1 on, and of a loop, its iterations."""
 _OPEN = {
-    "cond": "runs the first branch (1) or the second (2), as the data decide",
+    "cond": "runs one of its branches, as the data decide",
     "while_loop": "runs as often as the data decide",
 }
 _KNOWN = frozenset({*_OPEN, "scan", "map_impl", "associative_scan"})
@@ -45,9 +45,9 @@ def with_counts(
         if step.name not in sizes
     ]
     faults += [
-        Fault(f"--dim {step.name}", f"{sizes[step.name]} is no branch", "1 or 2")
+        Fault(f"--dim {step.name}", f"{sizes[step.name]} is no branch", f"1 to {len(step.blocks)}")
         for step in open_steps
-        if step.operator == "cond" and sizes.get(step.name, 1) > 2
+        if step.operator == "cond" and sizes.get(step.name, 1) > len(step.blocks)
     ]
     return tuple(_stated(step, sizes) for step in steps), faults, used
 
@@ -92,7 +92,7 @@ def steps_of(step: ProgramStep, metas: Mapping[str, Meta], *, length: int) -> It
     stated: int | None = step.arguments.get(COUNT)
     if step.operator == "cond":
         _, *branches, given = values
-        yield from _once(step, branches[stated == 2], given)
+        yield from _once(step, branches[(stated or 1) - 1], given)
     elif step.operator == "while_loop":
         yield from _loop(step, Loop(values[1], values[2], fixed=values[3]), metas, stated or 0)
     elif step.operator == "scan":

@@ -94,6 +94,7 @@ _MOVES: Mapping[str, Rule] = {
     "gather take_along_dim": moves.gather,
     "gather_tuples": moves.gather_tuples,
     "scatter_tuples": moves.scatter_tuples,
+    "placed": moves.placed,
     "index _unsafe_index": moves.index,
     "index_put _unsafe_index_put": moves.index_put,
     "meshgrid broadcast_tensors": moves.broadcast,

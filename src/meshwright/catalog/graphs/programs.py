@@ -1,4 +1,4 @@
-"""Graphs from programs by name: a file of PyTorch or ONNX, or a function that makes a module."""
+"""Graphs from programs by name: a file of PyTorch, ONNX or StableHLO, or a function of Python."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from meshwright.base.errors import Fault, SpecError, UnknownNameError
 from meshwright.catalog.graphs.exported import graph_of
 from meshwright.catalog.graphs.onnx_files import import_onnx
+from meshwright.catalog.graphs.stablehlo_files import read_stablehlo
 from meshwright.catalog.graphs.torch_export import (
     graph_of_program,
     import_torch,
@@ -35,9 +36,14 @@ _INPUT = re.compile(
 )
 
 
+_STABLEHLO = (".mlir", ".stablehlo")
+
+
 def is_program(text: str) -> bool:
-    """Return whether a text names a file of PyTorch or ONNX, or a function of Python."""
-    return text.lower().endswith((".pt2", ".onnx", ".py")) or bool(_FUNCTION.fullmatch(text))
+    """Return whether a text names a file of a program, or a function of Python."""
+    return text.lower().endswith((".pt2", ".onnx", ".py", *_STABLEHLO)) or bool(
+        _FUNCTION.fullmatch(text)
+    )
 
 
 def is_code(text: str) -> bool:
@@ -57,12 +63,12 @@ def read_program(
     Parameters
     ----------
     text
-        ``model.pt2``, as ``torch.export.save`` writes it; ``model.onnx``; or ``module:function``
-        or ``file.py:function``. The function returns a module with its inputs, ``(module,
-        arguments)`` or ``(module, arguments, keywords)``, a module alone, an ``ExportedProgram``,
-        or a :class:`GraphSpec`. It is called on the meta device, where tensors have no memory, and
-        where it cannot run there once more without. A function is code and is run with the rights
-        of who asks; files are data, and nothing in them is run.
+        ``model.pt2``, as ``torch.export.save`` writes it; ``model.onnx``; ``model.mlir``, the text
+        of StableHLO; or ``module:function`` or ``file.py:function``. The function returns a module
+        with its inputs, ``(module, arguments)`` or ``(module, arguments, keywords)``, a module
+        alone, an ``ExportedProgram``, or a :class:`GraphSpec`. It is called on the meta device,
+        where tensors have no memory, and where it cannot run there once more without. A function is
+        code and is run with the rights of who asks; files are data, and nothing in them is run.
     sizes
         Sizes of dims, by name: parameters of the function of these names, else dims of the inputs,
         as they are named in the graph or by their place (``x.0``).
@@ -91,8 +97,10 @@ def read_program(
         raise SpecError(fault, origin=text)
     if text.lower().endswith(".onnx"):
         return import_onnx(text, sizes=given, repeats=repeats)
-    with as_foreign(text, "write it with torch.export.save"):
-        program = read_exported(Path(text))
+    is_text = text.lower().endswith(_STABLEHLO)
+    fix = "write it as text of StableHLO" if is_text else "write it with torch.export.save"
+    with as_foreign(text, fix):
+        program = read_stablehlo(Path(text)) if is_text else read_exported(Path(text))
         return graph_of(program, name=Path(text).stem, sizes=given, repeats=repeats)
 
 

@@ -180,6 +180,8 @@ class GraphBuilder:
     call_word_bytes: float | None = None
     """Bytes of an element of the output of an operator, for kernels that state no other."""
     names: DimNames = field(default_factory=DimNames)
+    taken: Counter[str] = field(default_factory=Counter)
+    """Further kernels of one name."""
 
     def input(
         self,
@@ -272,9 +274,10 @@ class GraphBuilder:
             Where axes of one key do not fit each other.
         """
         word_bytes = self.call_word_bytes if word_bytes is None else word_bytes
-        free, number = name, 2
+        free = name
         while free in self.kernels or free in self.inputs:
-            free, number = f"{name}.{number}", number + 1
+            self.taken[name] += 1
+            free = f"{name}.{self.taken[name] + 1}"
         operands = _aligned(operands)
         for key, size in (fresh or {}).items():
             axis: Axis = (self.factor(f"{free}.{key}", size, free),) if size > 1 else ()

@@ -306,3 +306,13 @@ def embedding_bag(to: GraphBuilder, call: OpCall) -> Value:
         operands.append((held, ["batch", "slot"]))
     flops = number / (slots * bags) * len(operands)
     return to.emit(call.name, "vector", operands, ["batch", "hidden"], flops_per_point=flops)
+
+
+def placed(to: GraphBuilder, call: OpCall) -> Value:
+    """Return a move whose axes are named: those of each tensor, and those of the output."""
+    operands = list(zip(call["tensors"], call["keys"], strict=True))
+    known = {key for _, keys in operands for key in keys}
+    sizes = zip(call["writes"], call.shape, strict=True)
+    fresh = {key: size for key, size in sizes if key not in known}
+    word = call["tensors"][0].word_bytes
+    return to.emit(call.name, "none", operands, call["writes"], fresh=fresh, word_bytes=word)
