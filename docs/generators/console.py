@@ -21,12 +21,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 BLOCK = re.compile(
     r"(?P<head>^```console\n)(?P<lines>.*?)(?P<end>^```)"
     r"(?:(?P<next>\n\n```text\n)(?P<screen>(?:(?!\$ |```)[^\n]*\n)*)(?P<last>^```))?",
     re.MULTILINE | re.DOTALL,
 )  # fmt: skip
+SHOWN_FILE = re.compile(r"^```\w+ title=(\S+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PROMPT, LEFT_OUT, SCREEN = "$ ", "...", "\f"
 """Beginnings of a command and of lines that are left out; the border between both blocks."""
 
@@ -62,7 +64,8 @@ def renewed(page: str, run: Callable[[list[str]], str]) -> str:
     """Return a page with the lines that its commands print now.
 
     A shown line becomes the next printed one that begins with the same word. It stays as it is
-    where none does, so that the comparison names it.
+    where none does, so that the comparison names it. All commands run: one may need the file of
+    another.
     """
 
     def written(found: re.Match[str]) -> str:
@@ -73,8 +76,8 @@ def renewed(page: str, run: Callable[[list[str]], str]) -> str:
         is_command = False
         for line in [*found["lines"].splitlines(), SCREEN, *screen.splitlines()]:
             if line.startswith(PROMPT):
-                ask, shown = next(asked)
-                rest = run(ask).splitlines() if shown else []
+                ask, _ = next(asked)
+                rest = run(ask).splitlines()
             if line.startswith(PROMPT) or is_command:
                 is_command = line.endswith("\\")
             elif line.strip() not in ("", LEFT_OUT) and rest:
@@ -87,18 +90,30 @@ def renewed(page: str, run: Callable[[list[str]], str]) -> str:
         behind = f"{found['next']}{after}{found['last']}" if found["next"] else ""
         return f"{found['head']}{before}{found['end']}{behind}"
 
-    return BLOCK.sub(written, page)
+    return BLOCK.sub(written, page) if any(shown for _, shown in shown_calls(page)) else page
 
 
-def printed(words: list[str]) -> str:
-    """Return what a command of meshwright prints, 100 columns wide."""
+def printed(words: list[str], folder: str) -> str:
+    """Return what a command prints in a folder, 100 columns wide; others than ours do not run."""
+    if words[0] != "./mw":
+        return ""
     command = [sys.executable, "-m", "meshwright", *words[1:]]
     environment = {**os.environ, "COLUMNS": "100"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, env=environment, cwd=folder, capture_output=True, text=True, check=True
+    )
     return done.stdout
+
+
+def write(path: Path) -> None:
+    """Write the shown lines of a page anew; its commands run beside the files that it shows."""
+    page = path.read_text("utf-8")
+    with TemporaryDirectory() as folder:
+        for name, text in SHOWN_FILE.findall(page):
+            Path(folder, name).write_text(text, encoding="utf-8")
+        path.write_text(renewed(page, lambda words: printed(words, folder)), encoding="utf-8")
 
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:
-        path = Path(name)
-        path.write_text(renewed(path.read_text("utf-8"), printed), encoding="utf-8")
+        write(Path(name))

@@ -31,7 +31,6 @@ LONG = (
     "from_my_job", "kernels", "recurrences", "first_plan", "run_a_plan", "README",
 )  # fmt: skip
 """Pages whose commands take seconds."""
-SHOWN_FILE = re.compile(r"^```\w+ title=(\S+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CHECKED = ("explanation/dataflow.md", "tutorials/first_plan.md")
 """Pages whose times, sizes and rates all come from commands."""
@@ -58,7 +57,9 @@ def processes(words):
 @pytest.fixture
 def shown_files(request, tmp_path, monkeypatch):
     """Write the files that a page shows into an empty folder, and go there."""
-    for name, text in SHOWN_FILE.findall(request.getfixturevalue("page").read_text("utf-8")):
+    for name, text in console.SHOWN_FILE.findall(
+        request.getfixturevalue("page").read_text("utf-8")
+    ):
         (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
 
