@@ -342,38 +342,48 @@ def replicated_moments(
         working_bytes=state.working_bytes + state.wide_working_bytes,
         loss_bytes=state.loss_bytes + state.wide_loss_bytes,
         loss_kept_bytes=state.loss_kept_bytes + state.wide_loss_bytes,
+        waiting_kept_bytes=where(
+            state.waiting_kept_bytes > 0, state.waiting_kept_bytes + state.wide_loss_bytes, 0.0
+        ),
     )  # fmt: skip
     whole, offload = state.all_params, plan_options.offload
     b, c = optimizer.gathered_weight_bytes_per_param, optimizer.gradient_bytes_per_param
-    later, are_several = state.later_micro_batches > 0, shards.dense * shards.replicas > 1
-    before = c * whole * (1.0 * are_several + 1.0 * later)
+    later = np.asarray(state.later_micro_batches > 0)
+    are_several = np.asarray(shards.dense * shards.replicas > 1)
     b = b * (optimizer.weight_bytes_per_param > b)
     on_device = 0.0 if offload.has_activations else 1.0
-    in_flight = state.in_flight
-    full = (state.cached_bytes if offload.has_activations else state.kept_bytes) * in_flight
-    others = larger(in_flight - 1.0, 0.0)
-    waiting = others * state.waiting_bytes + state.output_bytes
+    of_one = state.cached_bytes if offload.has_activations else state.kept_bytes
     copies = b * (whole - state.embedding_params + state.tied_params)
     held: Num = copies * on_device
     again: Num = 0.0
     if plan_options.recompute is not Recompute.NONE:
-        held, again = b * (state.head_params + state.tied_params), b * state.layer_params
+        ends = state.head_params + state.tied_params
+        held, again = b * ends * on_device, b * state.layer_params
     made = state.embedding_params + state.others_table_params
     made = c * (made + (whole - state.embedding_params) * state.split_share * are_several)
-    left = larger(in_flight - 1.0 / state.num_chunks, 0.0) / larger(in_flight, 1.0)
-    summed = larger(before, c * whole)
+
+    def passes(in_flight: Num, before: Num, grows: Mask) -> Iterator[Moment]:
+        """Yield the moments of a pass over gradients of those before it, which it ``grows``."""
+        others = larger(in_flight - 1.0, 0.0)
+        full = of_one * in_flight + state.waiting_kept_bytes * others * on_device
+        waiting = others * state.waiting_bytes + state.output_bytes
+        beside = state.loss_bytes - state.loss_logit_bytes - state.loss_kept_bytes
+        kept, logits = state.loss_kept_bytes * on_device, state.loss_logit_bytes
+        yield Moment(before, copies + held * others, full, waiting + state.logit_bytes)
+        yield Moment(before, held * in_flight, full + kept, waiting + logits, beside)
+        yield Moment(before, held * in_flight + again, full, waiting, state.working_bytes)
+        left = larger(in_flight - 1.0 / state.num_chunks, 0.0) / larger(in_flight, 1.0)
+        summed = before + c * whole * grows
+        yield Moment(summed + made, held * in_flight * left, full * left, waiting)
+
+    buckets = c * whole * are_several
+    in_flight = where(later, state.in_flight_later, state.in_flight)
     updated = rest.states / larger(optimizer.state_bytes_per_param, 1.0)
     return (
-        Moment(before, copies + held * others, full, waiting + state.logit_bytes),
-        Moment(
-            before, held * in_flight, full + state.loss_kept_bytes * on_device,
-            waiting + state.loss_logit_bytes,
-            state.loss_bytes - state.loss_logit_bytes - state.loss_kept_bytes,
-        ),
-        Moment(before, held * in_flight + again, full, waiting, state.working_bytes),
-        Moment(summed + made, held * in_flight * left, full * left, waiting),
+        *passes(in_flight, buckets + c * whole * later, ~(later | are_several)),
+        *passes(state.in_flight, buckets, later | ~are_several),
         Moment(c * whole, temporary=4.0 * update_copies * updated),
-    )  # fmt: skip
+    )
 
 
 def unit_moments(

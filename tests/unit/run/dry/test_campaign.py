@@ -2,7 +2,7 @@
 
 Seeds are fixed. Twenty runs are part of every test run, three hundred of the nightly ones. A
 strategy that a rule refuses, or that no program has, is drawn again; collectives of all others are
-equal to the derivation. Peaks are held where weights are sharded, and offload only over dp alone.
+equal to the derivation, and peaks are held to it: whole weights and offload beside any axis too.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import pytest
 from meshwright.base.errors import MeshwrightError
 from meshwright.run.dry.refusals import dry_faults
 from meshwright.run.dry.run import dry_run
-from meshwright.sharding.strategy import Offload
 from meshwright.train.answer import Plan
 
 from .test_dry_runs import planned
 
 NUM_DAILY, NUM_NIGHTLY = 20, 300
 REPLICAS_OVER_CP = (106, 185)
-"""Seeds whose first strategies have tp, cp and replicated weights, which are refused."""
-PEAK_TOLERANCE = 0.25
-"""Of the peak by formula, for models as small as these; wide ones are held to 2 % elsewhere."""
+"""Seeds whose first strategies have tp, cp and replicated weights."""
+PEAK_TOLERANCE, INTERLEAVED_TOLERANCE = 0.1, 0.3
+"""Of the peak by formula, for models as small as these; wide ones are held to 2 % elsewhere.
+Interleaved stages reduce some chunks before others go backward, and hold less."""
 
 
 def options_of(draw: random.Random) -> dict[str, Any]:
@@ -75,10 +75,9 @@ def check(plan: Plan) -> None:
         zero = plan.best.plan_options.zero_stage
         more = held["states"].most_bytes - (held["states"].predicted_bytes or 0)
         assert -2048 * (zero == 1) <= more <= 400 + 2048 * (zero == 1)
-        strategy, offload = plan.best.strategy, plan.best.plan_options.offload
-        is_alone = strategy.pp * strategy.cp * strategy.tp == 1 or offload is Offload.NONE
-        if zero >= 2 and is_alone:  # replicated weights: autocast keeps copies
-            assert stage.peak_bytes == pytest.approx(stage.predicted_bytes, rel=PEAK_TOLERANCE)
+        vpp = plan.best.strategy.num_virtual_stages
+        rel = INTERLEAVED_TOLERANCE if vpp > 1 else PEAK_TOLERANCE
+        assert stage.peak_bytes == pytest.approx(stage.predicted_bytes, rel=rel)
 
 
 @pytest.mark.parametrize("seed", [*range(NUM_DAILY), *REPLICAS_OVER_CP])
