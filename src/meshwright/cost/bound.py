@@ -116,15 +116,18 @@ def least_of(bounds: Sequence[LayerBound], are_legal: Sequence[Mask]) -> LayerBo
     return reduce(either, zip(bounds[1:], are_legal[1:], strict=True), bounds[0])
 
 
-def best_paces(problem: Problem, strategy: StrategyColumns) -> tuple[Num, Num]:
-    """Return the best pace of the last rank, and the least largest share of the work [1].
+def best_paces(problem: Problem, strategy: StrategyColumns) -> tuple[Num, Num, Num]:
+    """Return the best pace of the last rank, the least of its work, and of states on a device [1].
 
     However the ranks lie, and whichever of them others host: all shares together are those of the
     whole batch, and all speeds together at most those of the fastest devices. Rows and sequences
-    are whole, as in :func:`~meshwright.network.faults.shared_work`.
+    are whole, as in :func:`~meshwright.network.faults.shared_work`. Of n ranks on fewer devices, a
+    of them, some stream of N members has floor(a N / n) that work, among which its weights are
+    divided again; or a device holds all of two ranks.
 
     Worked: 48 ranks on 46 devices of full speed, in which 128 sequences and their rows divide
-    evenly, have 48 / 46 = 1.043 of the work of an equal split, and 0.958 of the pace.
+    evenly, have 48 / 46 = 1.043 of the work of an equal split, and 0.958 of the pace; streams of 8
+    have 8 / floor(7.67) = 1.143 of the states.
     """
     number, speed = problem.fastest_devices(strategy.num_devices)
     rows_of_one = problem.workload.sequence_length / strategy.cp
@@ -132,7 +135,9 @@ def best_paces(problem: Problem, strategy: StrategyColumns) -> tuple[Num, Num]:
     rows = replica_rows / micro_batches(problem, strategy) - 0.5
     equal_rows = ceil_div(strategy.micro_batch_size * rows_of_one, strategy.tatp) * strategy.tatp
     shares = strategy.num_devices * smaller(rows / equal_rows, 1.0)
-    return smaller(speed / shares, 1.0), larger(shares / number, 1.0)
+    left = np.floor(number * strategy.tatp / strategy.num_devices)
+    states = smaller(strategy.tatp / larger(left, 0.5), 2.0)
+    return smaller(speed / shares, 1.0), larger(shares / number, 1.0), larger(states, 1.0)
 
 
 def layer_bounds(

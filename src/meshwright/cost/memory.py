@@ -193,6 +193,9 @@ def sums_replicas_each_pass(plan_options: PlanOptions, software: SoftwareStack) 
     return (software.sums_replicas_each_pass or on_host) and not software.sums_in_last_pass
 
 
+_OF_WORK = ("activations", "logits", "temporary")
+
+
 @dataclass(frozen=True)
 class Moment:
     """Memory of a device at a moment beside weights and optimizer state [bytes]."""
@@ -204,6 +207,11 @@ class Moment:
     temporary: Num = 0.0
     idle: Num = 0.0
     """Places of the allocator that no tensor of the moment may take."""
+
+    def on_fullest(self, work: Num, states: Num) -> Moment:
+        """Return the moment on a device with times the work, and times the states, of one rank."""
+        of_work = {name: work * getattr(self, name) for name in _OF_WORK}
+        return replace(self, gradients=states * self.gradients, **of_work)
 
 
 @dataclass(frozen=True)
@@ -227,6 +235,11 @@ class AtRest:
             MemoryPart.LOGITS: moment.logits,
             MemoryPart.TEMPORARY: moment.temporary + self.buffers,
         }
+
+    def on_fullest(self, work: Num, states: Num) -> AtRest:
+        """Return the memory of a device with times the work, and times the states, of one rank."""
+        of_states = (states * one for one in (self.weights, self.gradients, self.states))
+        return AtRest(*of_states, work * self.buffers)
 
     def total(self, moment: Moment) -> Num:
         """Return all tensors of a moment [bytes]."""
@@ -1269,15 +1282,16 @@ def _moments_of(
     problem: Problem, plan_options: PlanOptions, shards: ShardDegrees,
     states: Sequence[StageState], *, is_bound: bool = False,
 ) -> Iterator[tuple[StageState, tuple[AtRest, tuple[Moment, ...]]]]:  # fmt: skip
-    """Yield each stage with its moments."""
+    """Yield each stage with its moments, on the device with the most work and the most states."""
     work = problem.workload
     for state in states:
-        yield (
-            state,
-            stage_moments(
-                state, shards, plan_options, work.optimizer, work.software, is_bound=is_bound,
-            ),
+        rest, moments = stage_moments(
+            state, shards, plan_options, work.optimizer, work.software, is_bound=is_bound,
         )  # fmt: skip
+        if problem.pace is not None:
+            rest = rest.on_fullest(problem.most_work, problem.states)
+            moments = tuple(m.on_fullest(problem.most_work, problem.states) for m in moments)
+        yield state, (rest, moments)
 
 
 def step_host_bytes(

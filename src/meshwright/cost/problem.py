@@ -154,7 +154,10 @@ class ProblemOf(ABC, Generic[Work]):
     """Share of its full rate at which the last rank computes, one number or one for each row that
     is priced; that of the slowest device if not given, as where all work is split equally."""
     most_work: Num = 1.0
-    """Largest share of the work of one rank over an equal split: its memory traffic grows too."""
+    """Largest share of the work of one rank over an equal split: its memory traffic and its
+    activations grow too."""
+    states: Num = 1.0
+    """Weights, gradients and states of the fullest device over those of one rank [1]."""
 
     @property
     def nominal_calibration(self) -> Calibration:
@@ -225,15 +228,15 @@ class ProblemOf(ABC, Generic[Work]):
             elementwise_bytes_per_s=rates.elementwise_bytes_per_s / work_share,
         )
 
-    def at_pace(self, pace: Num, most_work: Num = 1.0) -> Self:
+    def at_pace(self, pace: Num, most_work: Num = 1.0, states: Num = 1.0) -> Self:
         """Return the problem for ranks where the slowest computes at a share of the full rate.
 
         Parameters
         ----------
-        pace, most_work
+        pace, most_work, states
             One number each, or a column with one for each row that is priced.
         """
-        found = replace(self, pace=pace, most_work=most_work)
+        found = replace(self, pace=pace, most_work=most_work, states=states)
         # All that is derived stays, but for the rates.
         kept = vars(self).keys() - vars(found).keys() - {"rates"}
         vars(found).update({name: vars(self)[name] for name in kept})
@@ -243,7 +246,8 @@ class ProblemOf(ABC, Generic[Work]):
         """Return the problem for some of the rows that are priced."""
         if self.pace is None or not self.pace_keys:
             return self
-        return self.at_pace(take_rows(self.pace, rows), take_rows(self.most_work, rows))
+        columns = (self.pace, self.most_work, self.states)
+        return self.at_pace(*(take_rows(column, rows) for column in columns))
 
     @property
     def pace_keys(self) -> tuple[NDArray[Any], ...]:

@@ -234,7 +234,7 @@ def _least_memory_bytes(
     Everything is sharded, and offloaded where any stage allows it. Layers that sharding or offload
     loads for a while are left out, so that no member needs less than this.
     """
-    problem, kinds = space.problem, space.offloads
+    problem, kinds = _at_best_pace(space, strategy), space.offloads
     stage = max(stage for stage, _ in space.zero_choices)
     shards = shard_degrees(problem, strategy)
     found = []
@@ -668,6 +668,7 @@ def members(
     part = _Part(families, links, rows, take_rows(families.price, rows))
     whole, shards = _whole(space, part), _divided(space, part)
     degrees = take(families.strategy, rows)
+    problem = _at_best_pace(space, degrees)
     for (stage, reshard), first in space.first_offloads.items():
         plan_options = PlanOptions(
             zero_stage=stage,
@@ -681,17 +682,20 @@ def members(
         for expansion, kept, offloads in of_stage:
             started = take_rows(expansion, np.flatnonzero(kept[expansion.part_rows]))
             if len(started) and offloads:
-                yield from _with_offloads(space, part, plan_options, started, offloads, counts)
+                yield from _with_offloads(
+                    space, problem, part, plan_options, started, offloads, counts
+                )
 
 
 def _with_offloads(
-    space: SearchSpace, part: _Part, plan_options: PlanOptions, expansion: _Expansion,
+    space: SearchSpace, problem: Problem, part: _Part, plan_options: PlanOptions, expansion: _Expansion,
     offloads: Sequence[Offload], counts: Counts,
 ) -> Iterator[PricedBlock]:  # fmt: skip
     """Yield the members that fit as they are, then those that fit with a kind of offload only."""
     for number, offload in enumerate(offloads):
         chosen = replace(plan_options, offload=offload)
-        room = room_for(space.problem, chosen, expansion.shards, expansion.states)
+        paced = problem.of_rows(expansion.part_rows)
+        room = room_for(paced, chosen, expansion.shards, expansion.states)
         fits, fitting = room.fits, np.flatnonzero(room.fits)
         counts.priced += len(fitting)
         counts.does_not_fit += len(expansion) - len(fitting)

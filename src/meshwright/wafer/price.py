@@ -13,7 +13,7 @@ from meshwright.collectives.group import Reach
 from meshwright.cost.communication import AxisNetwork, AxisPlacement, strides_of_experts
 from meshwright.cost.energy import step_energy_parts_j, throttled, total_energy_j
 from meshwright.cost.money import step_cost_usd
-from meshwright.cost.parts import MemoryPart, TimePart
+from meshwright.cost.parts import TimePart
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import Priced, price_each
 from meshwright.network.faults import SharedWork, shared_work
@@ -272,8 +272,8 @@ def price_placed(
     option_sets = [ways[row][0] for row in rows]
     network = choice_network(problem, [(ways[row][1], [ways[row][2]]) for row in rows])
     if held is None:
-        private = _shared_out(problem, option_sets, network, works)
-        of_each = [params_of(one.price) for one in private]
+        private = shared_out(problem, [(o, 1) for o in option_sets], network, works)
+        of_each = [params_of(one.price) for one in _rows_of(private)]
     else:
         of_each = [held[row] for row in rows]
     shared = _contentions(
@@ -286,7 +286,7 @@ def price_placed(
         for axis in dict.fromkeys(axis for entry in shared for axis in entry.slowdown)
     }
     both = replace(take_rows(network, np.tile(np.arange(number), 2)), slowdown=slowdown)
-    prices = _shared_out(problem, option_sets * 2, both, works * 2)
+    prices = _rows_of(shared_out(problem, [(o, 1) for o in option_sets * 2], both, works * 2))
     private, together = prices[:number], prices[number:]
     for row, ranks, one, contended, links, work in zip(
         rows, places, private, together, shared, works, strict=True
@@ -318,11 +318,14 @@ def work_of(
     return shared_work(ranks, physical.speed_factor, batch, rows, micro_batch)
 
 
-def priced_at_pace(
+def shared_out(
     problem: Problem, option_sets: Sequence[tuple[PlanOptions, int]], network: AxisNetwork,
     works: Sequence[SharedWork],
 ) -> list[tuple[IntArray, Priced]]:  # fmt: skip
     """Return the price of each row of a network, at the pace of its last rank, by plan options.
+
+    Activations grow with the most work of a rank; weights, states and their update with those of
+    the ranks that a device hosts.
 
     Parameters
     ----------
@@ -335,59 +338,34 @@ def priced_at_pace(
     -------
     list of (numbers of the rows, their price)
     """
-    pace = np.array([work.pace for work in works])
-    most_work = np.array([work.most_work for work in works])
-    return price_each(problem.at_pace(pace, most_work), option_sets, network)
+    table = np.array([(w.pace, w.most_work, w.states, w.mean_busy) for w in works])
+    paced = problem.at_pace(*table[:, :3].T)
+    return [
+        (rows, _unequal(priced, *table[rows, 2:].T))
+        for rows, priced in price_each(paced, option_sets, network)
+    ]
 
 
-def _shared_out(
-    problem: Problem, option_sets: Sequence[PlanOptions], network: AxisNetwork,
-    works: Sequence[SharedWork],
-) -> list[PricedRow]:  # fmt: skip
-    """Return the price of each row when the last rank runs at a different speed.
-
-    Activations grow with the most work of a rank; weights, states and their update with those of
-    the ranks that a device hosts.
-    """
-    each = [(plan_options, 1) for plan_options in option_sets]
+def _rows_of(prices: Sequence[tuple[IntArray, Priced]]) -> list[PricedRow]:
+    """Return the rows of prices by plan options, in order."""
     found: dict[int, PricedRow] = {}
-    for rows, priced in priced_at_pace(problem, each, network, works):
-        columns = _unequal(priced, [works[row] for row in rows.tolist()])
-        found |= dict(zip(rows.tolist(), PricedRow.every(columns), strict=True))
+    for rows, priced in prices:
+        found |= dict(zip(rows.tolist(), PricedRow.every(priced), strict=True))
     return [found[row] for row in sorted(found)]
 
 
-_OF_WORK = (MemoryPart.ACTIVATIONS, MemoryPart.LOGITS, MemoryPart.TEMPORARY)
-_OF_STATES = (MemoryPart.WEIGHTS, MemoryPart.GRADIENTS, MemoryPart.STATES)
-
-
-def _unequal(priced: Priced, works: Sequence[SharedWork]) -> Priced:
-    """Return prices with the memory of the fullest device, where ranks share work unequally.
+def _unequal(priced: Priced, states: FloatArray, mean_busy: FloatArray) -> Priced:
+    """Return prices with the update of the fullest device, where ranks share work unequally.
 
     On average a rank computes and updates less than the last one.
     """
-    most_work, states, mean_busy = np.array(
-        [(work.most_work, work.states, work.mean_busy) for work in works]
-    ).T
     mean = priced.pipeline.mean
     if mean is not None:
         less = replace(mean, busy_s=mean.busy_s * mean_busy, update_share=1.0 / states)
         priced = replace(priced, pipeline=replace(priced.pipeline, mean=less))
-    if (most_work == 1.0).all() and (states == 1.0).all():
-        return priced
-    times = dict.fromkeys(_OF_WORK, most_work) | dict.fromkeys(_OF_STATES, states)
-    memory = tuple(
-        type(use)(
-            *(
-                {part: times.get(part, 1.0) * column for part, column in columns.items()}
-                for columns in (use.columns, use.most)
-            )
-        )
-        for use in priced.step.memory
-    )
     update_s = priced.step.time[TimePart.OPTIMIZER]
     time = priced.step.time.plus({TimePart.OPTIMIZER: states * update_s})
-    return replace(priced, step=replace(priced.step, memory=memory, time=time))
+    return replace(priced, step=replace(priced.step, time=time))
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from meshwright.wafer.price import (
     choice_network,
     params_of,
     price_placed,
-    priced_at_pace,
+    shared_out,
     step_links,
     with_energy,
 )
@@ -149,7 +149,7 @@ def laid(problem: Problem, entries: Sequence[Ways], *, must_fit: bool) -> list[L
     ends = np.cumsum(counts)
     if problem.is_unequal:
         works = [work for entry in entries for work in entry.works]
-        prices = priced_at_pace(problem, option_sets, network, works)
+        prices = shared_out(problem, option_sets, network, works)
     else:
         prices = price_each(problem, option_sets, network)
     for rows, priced in prices:
@@ -209,6 +209,7 @@ class PlacementSearch:
         self._left_s = np.inf
         self._beyond_s = np.inf
         self._num_priced = 0
+        self._most_laid = FIRST_LAID
 
     @property
     def limit_s(self) -> float:
@@ -243,17 +244,21 @@ class PlacementSearch:
         at = 0
         try:
             while min(bounds_s[at], self._next_s) < self.limit_s:
-                if self._next_s <= bounds_s[at]:
+                # The first that are laid are priced before any other: they set the limit.
+                if self._next_s <= bounds_s[at] or (self._queue and np.isinf(self.limit_s)):
                     self._price_next()
                 elif at == len(waiting):
                     break
                 else:
                     limit_s = self.limit_s
-                    most = min(FIRST_LAID + 4 * len(self.laid), LAID_AT_ONCE)
-                    some = waiting[at : at + most]
+                    some = waiting[at : at + self._most_laid]
                     now = [one for one in some if one.time_s < limit_s]
                     at += len(now)
                     self._lay(now)
+                    if np.isfinite(limit_s):
+                        self._most_laid = LAID_AT_ONCE
+                        if self._next_s < limit_s:
+                            self._price_next()
         except KeyboardInterrupt:
             if not self.fastest:
                 raise
@@ -314,18 +319,7 @@ class PlacementSearch:
         ]
         held = [one.held for one, _ in ways]
         try:
-            prices = price_placed(self.problem, listed, self.physical, held=held)
-            if not self.must_fit:
-                return prices
-            return [
-                price
-                if price is not None
-                and fits_devices(
-                    self.problem, price.together.memory_bytes, price.together.host_bytes
-                )
-                else None
-                for price in prices
-            ]
+            return price_placed(self.problem, listed, self.physical, held=held)
         except InfeasibleError:
             if len(ways) == 1:
                 return [None]

@@ -251,7 +251,7 @@ def timeline(plan: Plan) -> StepTimeline:
         raise UnsupportedError("the placement of the plan does not fit the devices of its system")
     slowdown = {axis: np.array([times]) for axis, times in price.contention.slowdown.items()}
     network = replace(price.groups(problem), slowdown=slowdown)
-    at_pace = problem.at_pace(price.work.pace, price.work.most_work)
+    at_pace = problem.at_pace(price.work.pace, price.work.most_work, price.work.states)
     return step_timeline(plan, at_pace, price.contended, network, fidelity="contended")
 
 
