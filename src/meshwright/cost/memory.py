@@ -238,8 +238,10 @@ class AtRest:
 
     def on_fullest(self, work: Num, states: Num) -> AtRest:
         """Return the memory of a device with times the work, and times the states, of one rank."""
-        of_states = (states * one for one in (self.weights, self.gradients, self.states))
-        return AtRest(*of_states, work * self.buffers)
+        return AtRest(
+            states * self.weights, states * self.gradients, states * self.states,
+            work * self.buffers,
+        )  # fmt: skip
 
     def total(self, moment: Moment) -> Num:
         """Return all tensors of a moment [bytes]."""

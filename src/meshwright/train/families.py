@@ -688,8 +688,8 @@ def members(
 
 
 def _with_offloads(
-    space: SearchSpace, problem: Problem, part: _Part, plan_options: PlanOptions, expansion: _Expansion,
-    offloads: Sequence[Offload], counts: Counts,
+    space: SearchSpace, problem: Problem, part: _Part, plan_options: PlanOptions,
+    expansion: _Expansion, offloads: Sequence[Offload], counts: Counts,
 ) -> Iterator[PricedBlock]:  # fmt: skip
     """Yield the members that fit as they are, then those that fit with a kind of offload only."""
     for number, offload in enumerate(offloads):

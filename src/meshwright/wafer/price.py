@@ -272,8 +272,8 @@ def price_placed(
     option_sets = [ways[row][0] for row in rows]
     network = choice_network(problem, [(ways[row][1], [ways[row][2]]) for row in rows])
     if held is None:
-        private = shared_out(problem, [(o, 1) for o in option_sets], network, works)
-        of_each = [params_of(one.price) for one in _rows_of(private)]
+        alone = shared_out(problem, [(o, 1) for o in option_sets], network, works)
+        of_each = [params_of(one.price) for one in _rows_of(alone)]
     else:
         of_each = [held[row] for row in rows]
     shared = _contentions(
