@@ -11,7 +11,12 @@ onnx = pytest.importorskip("onnx")
 import numpy as np  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
-from meshwright.catalog.graphs.onnx_files import import_onnx  # noqa: E402
+from meshwright.catalog.graphs.onnx_files import (  # noqa: E402
+    FLOW,
+    REASONS,
+    RULES,
+    import_onnx,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -131,8 +136,10 @@ def test_rows_are_looked_up_joined_and_summed() -> None:
 
 
 def test_unknown_operators_are_refused_by_name() -> None:
-    model = model_of([node("NonZero", "x", "y")], {"x": [2, 3]}, {"y": [2, 3]})
-    with pytest.raises(UnsupportedError, match=r"'NonZero'; known operators: .*MatMul"):
+    unknown = helper.make_node("Frobnicate", ["x"], ["y"], name="own", domain="user")
+    model = model_of([unknown], {"x": [2, 3]}, {"y": [2, 3]})
+    model.opset_import.append(helper.make_opsetid("user", 1))
+    with pytest.raises(UnsupportedError, match=r"'Frobnicate'; known operators: .*MatMul"):
         import_onnx(model)
 
 
@@ -213,3 +220,111 @@ def test_other_operators_have_the_flops_that_follow_by_hand(name) -> None:
     made, before, after, weights, flops = OTHERS[name]
     graph = graph_of(model_of([made], {"x": before}, {"y": after}, weights))
     assert sum(k.flops(graph.sizes) for k in graph.kernels) == pytest.approx(flops, rel=1e-12)
+
+
+def test_every_operator_of_onnx_has_a_rule_a_function_or_a_reason() -> None:
+    """203 operators of ONNX 1.23: 180 rules and branches or loops, 7 functions, 16 reasons."""
+    known = {*RULES, *FLOW}
+    schemas = {s.name: s for s in onnx.defs.get_all_schemas() if not s.domain}
+    functions = {
+        name for name, schema in schemas.items()
+        if name not in known and (schema.has_function or schema.has_context_dependent_function)
+    }  # fmt: skip
+    assert schemas.keys() <= known | functions | REASONS.keys()
+
+
+def test_a_sequence_is_refused_with_its_reason() -> None:
+    model = model_of([node("SequenceConstruct", "x", "s"), node("SequenceAt", "s zero", "y")],
+                     {"x": [2, 3]}, {"y": [2, 3]}, {"zero": ints(0)})  # fmt: skip
+    with pytest.raises(UnsupportedError, match="a sequence of tensors has no shape"):
+        import_onnx(model)
+
+
+def test_attention_of_onnx_is_read_by_its_function() -> None:
+    """Two products of 2 x 4 heads x 16 x 16 x 8."""
+    ends = {name: [2, 4, 16, 8] for name in "qkv"}
+    model = model_of([node("Attention", "q k v", "y")], ends, {"y": [2, 4, 16, 8]})
+    model.opset_import[0].version = 23
+    assert product_flops(to_graph(import_onnx(model))) == 2 * 2 * 2 * 4 * 16 * 16 * 8
+
+
+def test_weights_behind_a_restored_scale_are_read() -> None:
+    model = model_of(
+        [node("DequantizeLinear", "w scale zero", "r", axis=1), node("MatMul", "x r", "y")],
+        {"x": [6, 4]}, {"y": [6, 5]},
+        {"w": np.zeros((4, 5), np.int8), "scale": zeros(5), "zero": np.zeros(5, np.int8)},
+    )  # fmt: skip
+    graph = to_graph(import_onnx(model))
+    assert product_flops(graph) == 2 * 6 * 4 * 5
+    assert {w.name for k in graph.kernels for w in k.weights} == {"w", "scale"}
+
+
+def branches(**ends):
+    """Return a branch with two products on one side and one on the other."""
+    out = [helper.make_tensor_value_info("o", TensorProto.FLOAT, [4, 4])]
+    twice = [helper.make_node("MatMul", ["x", "w"], ["a"]),
+             helper.make_node("MatMul", ["a", "w"], ["o"])]  # fmt: skip
+    first = helper.make_graph(twice, "first", [], out)
+    out = [helper.make_tensor_value_info("p", TensorProto.FLOAT, [4, 4])]
+    once = [helper.make_node("MatMul", ["x", "w"], ["p"])]
+    second = helper.make_graph(once, "second", [], out)
+    return node("If", "c", "y", then_branch=first, else_branch=second, **ends)
+
+
+def test_a_branch_on_data_is_stated_and_one_on_shapes_is_folded() -> None:
+    one = 2 * 4 * 4 * 4
+    model = model_of([branches()], {"x": [4, 4], "c": []}, {"y": [4, 4]}, {"w": zeros(4, 4)})
+    model.graph.input[1].type.tensor_type.elem_type = TensorProto.BOOL
+    with pytest.raises(SpecError, match=r"--dim if: runs one of its branches"):
+        import_onnx(model)
+    assert product_flops(to_graph(import_onnx(model, sizes={"if": 1}))) == 2 * one
+    assert product_flops(to_graph(import_onnx(model, sizes={"if": 2}))) == one
+    nodes = [node("Shape", "x", "s"), node("ReduceProd", "s", "n", keepdims=0),
+             helper.make_node("Greater", ["n", "limit"], ["c"]), branches()]  # fmt: skip
+    weights = {"w": zeros(4, 4), "limit": np.array(10, dtype=np.int64)}
+    folded = model_of(nodes, {"x": ["rows", 4]}, {"y": ["rows", 4]}, weights)
+    assert product_flops(to_graph(import_onnx(folded, sizes={"rows": 4}))) == 2 * one
+    assert product_flops(to_graph(import_onnx(folded, sizes={"rows": 2}))) == one / 2
+
+
+def test_a_loop_and_a_scan_run_as_often_as_the_file_says() -> None:
+    one = 2 * 4 * 4 * 4
+    info = helper.make_tensor_value_info
+    ends = [info("i", TensorProto.INT64, []), info("c", TensorProto.BOOL, []),
+            info("h", TensorProto.FLOAT, [4, 4])]  # fmt: skip
+    outs = [info("k", TensorProto.BOOL, []), info("g", TensorProto.FLOAT, [4, 4])]
+    body = helper.make_graph([helper.make_node("Identity", ["c"], ["k"]),
+                              helper.make_node("MatMul", ["h", "w"], ["g"])],
+                             "body", ends, outs)  # fmt: skip
+    weights = {"w": zeros(4, 4), "n": np.array(5, dtype=np.int64), "go": np.array(True)}
+    model = model_of([node("Loop", "n go x", "y", body=body)], {"x": [4, 4]}, {"y": [4, 4]},
+                     weights)  # fmt: skip
+    assert product_flops(to_graph(import_onnx(model))) == 5 * one
+    ends = [info("h", TensorProto.FLOAT, [4, 4]), info("e", TensorProto.FLOAT, [4, 4])]
+    outs = [info("g", TensorProto.FLOAT, [4, 4]), info("f", TensorProto.FLOAT, [4, 4])]
+    body = helper.make_graph([helper.make_node("MatMul", ["h", "e"], ["g"]),
+                              helper.make_node("Relu", ["g"], ["f"])], "body", ends, outs)  # fmt: skip
+    model = model_of([node("Scan", "x xs", "last all", body=body, num_scan_inputs=1)],
+                     {"x": [4, 4], "xs": [7, 4, 4]}, {"last": [4, 4], "all": [7, 4, 4]})  # fmt: skip
+    assert product_flops(to_graph(import_onnx(model))) == 7 * one
+
+
+def test_functions_of_a_file_are_inlined_and_endless_ones_refused() -> None:
+    inner = helper.make_function("own", "Twice", ["a", "b"], ["d"], [
+        helper.make_node("MatMul", ["a", "b"], ["c"]), helper.make_node("MatMul", ["c", "b"], ["d"])
+    ], [helper.make_opsetid("", 18)])  # fmt: skip
+    calls = [helper.make_node("Twice", ["x", "w"], ["y"], name="twice", domain="own")]
+    model = model_of(calls, {"x": [4, 4]}, {"y": [4, 4]}, {"w": zeros(4, 4)})
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    model.functions.append(inner)
+    assert product_flops(to_graph(import_onnx(model))) == 2 * 2 * 4 * 4 * 4
+    own = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
+    for number in range(40):
+        called = f"F{number + 1}" if number < 39 else "Twice"
+        parts = [helper.make_node(called, ["a", "b"], ["c"], domain="own"),
+                 helper.make_node(called, ["c", "b"], ["d"], domain="own")]  # fmt: skip
+        made = helper.make_function("own", f"F{number}", ["a", "b"], ["d"], parts, own)
+        model.functions.append(made)
+    model.graph.node[0].op_type = "F0"
+    with pytest.raises(SpecError, match="stands for more than 100,000 operators"):
+        import_onnx(model)

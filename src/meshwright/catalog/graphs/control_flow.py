@@ -24,6 +24,7 @@ COUNT = "count"
 _OPEN = {
     "cond": "runs one of its branches, as the data decide",
     "while_loop": "runs as often as the data decide",
+    "loop": "runs as often as the data decide",
 }
 _KNOWN = frozenset({*_OPEN, "scan", "map_impl", "associative_scan"})
 
@@ -95,8 +96,8 @@ def steps_of(step: ProgramStep, metas: Mapping[str, Meta], *, length: int) -> It
         yield from _once(step, branches[(stated or 1) - 1], given)
     elif step.operator == "while_loop":
         yield from _loop(step, Loop(values[1], values[2], fixed=values[3]), metas, stated or 0)
-    elif step.operator == "scan":
-        axes = values[4:] or ((), ())
+    elif step.operator in ("scan", "loop"):
+        axes = (values[4], values[5]) if len(values) > 5 else ((), ())
         loop = Loop(values[0], values[1], values[2], values[3], *axes)
         yield from _loop(step, loop, metas, length if stated is None else stated)
     elif step.operator == "map_impl":

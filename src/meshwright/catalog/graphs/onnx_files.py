@@ -1,4 +1,4 @@
-"""Graphs from ONNX files with fixed shapes; no weight is read.
+"""Graphs from ONNX files; no weight is read, and sizes that are open are bound first.
 
 Needs the extra ``onnx``; the package is imported when a function of this file runs. An operator
 that has no rule here is refused by name.
@@ -14,8 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.base.errors import Fault, MeshwrightError, SpecError, UnsupportedError, nearest
 from meshwright.base.files import opened
+from meshwright.catalog.graphs.control_flow import COUNT
 from meshwright.catalog.graphs.exported import graph_of
-from meshwright.catalog.graphs.traced import Input, ProgramStep, Ref, TensorMeta, TracedProgram
+from meshwright.catalog.graphs.onnx_shapes import inside, shapes_of, with_shapes
+from meshwright.catalog.graphs.traced import (
+    Block,
+    Input,
+    ProgramStep,
+    Ref,
+    TensorMeta,
+    TracedProgram,
+)
 from meshwright.catalog.graphs.tracing import as_foreign, first_line, refuse_unknown
 from meshwright.spec.graph import GraphSpec
 
@@ -27,13 +36,21 @@ _SPELLINGS = (
      "Sub Mul Div Neg Pow Sqrt Reciprocal Exp Log Sin Cos Tanh Sigmoid Relu LeakyRelu PRelu Elu "
      "Gelu Erf HardSwish HardSigmoid Softplus Mish Swish Abs Sign Floor Ceil Round Clip Min Max "
      "Where Equal Less LessOrEqual Greater GreaterOrEqual And Or Not Xor Mod IsNaN IsInf "
-     "Sinh Cosh Tan Asin Acos Atan Selu Celu Softsign"),
+     "Sinh Cosh Tan Asin Acos Atan Selu Celu Softsign Acosh Asinh Atanh BitShift BitwiseAnd "
+     "BitwiseNot BitwiseOr BitwiseXor Shrink ThresholdedRelu Mean LRN Bernoulli"),
     ("add", "*tensors", "Add Sum"),
-    ("alias", "self", "Identity Cast Dropout"),
+    ("alias", "self", "Identity Cast Dropout CastLike BitCast Optional OptionalGetElement"),
+    ("tril", "self", "Trilu"),
+    ("quantize_per_channel", "input scale", "QuantizeLinear DequantizeLinear"),
     ("matmul", "*tensors", "MatMul"),
     ("addmm", "mat1 mat2 self", "Gemm"),
     ("einsum", "*tensors", "Einsum"),
     ("conv2d", "input weight bias", "Conv"),
+    ("conv2d", "input weight", "ConvInteger"),
+    ("conv2d", "input weight - bias", "DeformConv"),
+    ("conv2d", "input - - weight - - - - bias", "QLinearConv"),
+    ("matmul", "self mat2", "MatMulInteger"),
+    ("matmul", "self - - mat2", "QLinearMatMul"),
     ("conv_transpose2d", "input weight bias", "ConvTranspose"),
     ("resize", "self", "Resize Upsample"),
     ("lstm_sides", "input weight states bias", "LSTM"),
@@ -41,25 +58,44 @@ _SPELLINGS = (
     ("rnn_sides", "input weight states bias", "RNN"),
     ("transform_of_pairs", "self #length #dim", "DFT"),
     ("topk", "self", "TopK"),
-    ("avg_pool2d", "self", "MaxPool AveragePool GlobalAveragePool GlobalMaxPool"),
-    ("softmax", "self", "Softmax LogSoftmax"),
+    ("avg_pool2d", "self",
+     "MaxPool AveragePool GlobalAveragePool GlobalMaxPool LpPool GlobalLpPool"),
+    ("avg_pool2d_backward", "grad_output", "MaxUnpool"),
+    ("grid_sampler", "input grid", "GridSample"),
+    ("softmax", "self",
+     "Softmax LogSoftmax Hardmax LpNormalization MeanVarianceNormalization ReverseSequence"),
+    ("cumsum", "self #dim", "CumSum CumProd"),
+    ("group_norm", "input weight bias", "GroupNormalization"),
+    ("instance_norm", "input weight bias", "InstanceNormalization"),
+    ("cross_entropy_loss", "self target", "SoftmaxCrossEntropyLoss"),
+    ("nll_loss", "self target", "NegativeLogLikelihoodLoss"),
+    ("linalg_det", "self", "Det"),
     ("layer_norm", "input weight bias",
      "LayerNormalization RMSNormalization SimplifiedLayerNormalization"),
     ("batch_norm", "input weight bias running_mean running_var", "BatchNormalization"),
     ("sum", "self #dim", "ReduceSum ReduceMean"),
-    ("amax", "self #dim", "ReduceMax ReduceMin ReduceL2 ReduceProd"),
+    ("amax", "self #dim",
+     "ReduceMax ReduceMin ReduceL1 ReduceL2 ReduceProd ReduceSumSquare ReduceLogSum "
+     "ReduceLogSumExp ArgMax ArgMin"),
+    ("repeat", "self", "Tile"),
+    ("masked_select", "self",
+     "DepthToSpace SpaceToDepth Col2Im Compress NonZero Unique NonMaxSuppression Multinomial"),
+    ("masked_select", "self", "MaxRoiPool RoiAlign STFT"),
     ("view", "self", "Reshape Flatten Squeeze Unsqueeze"),
     ("permute", "self", "Transpose"),
     ("expand", "self", "Expand"),
-    ("slice", "self", "Split Slice Pad"),
+    ("slice", "self", "Split Slice Pad CenterCropPad"),
     ("cat", "*tensors", "Concat"),
     ("index_select", "self index", "Gather"),
     ("gather", "self index", "GatherElements"),
     ("gather_tuples", "self index", "GatherND"),
-    ("scatter", "self index src", "ScatterElements"),
+    ("scatter", "self index src", "ScatterElements Scatter"),
+    ("scatter", "self src index", "TensorScatter"),
     ("scatter_tuples", "self index src", "ScatterND"),
     ("one_hot", "self", "OneHot"),
-    ("zeros", "", "ConstantOfShape Range EyeLike RandomNormalLike RandomUniformLike"),
+    ("zeros", "",
+     "Constant ConstantOfShape Range EyeLike RandomNormalLike RandomUniformLike "
+     "RandomNormal RandomUniform Shape Size HannWindow HammingWindow BlackmanWindow MelWeightMatrix"),
 )  # fmt: skip
 RULES: Mapping[str, tuple[str, Sequence[str]]] = {
     name: (operator, inputs.split())
@@ -70,13 +106,31 @@ RULES: Mapping[str, tuple[str, Sequence[str]]] = {
 
 ``*tensors`` takes all of them, ``#dim`` whole numbers; further inputs only state shapes.
 """
+FLOW = frozenset({"If", "Loop", "Scan"})
+"""Operators that run a graph inside of them."""
+_SEQUENCE = "a sequence of tensors has no shape"
+_TEXT = "texts are no numbers"
+REASONS: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert",
+         "SequenceLength", "SequenceMap", "SplitToSequence", "ConcatFromSequence"), _SEQUENCE),
+    **dict.fromkeys(
+        ("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer"),
+        _TEXT),
+    "ImageDecoder": "its input is a file, and its size depends on the data",
+    "OptionalHasElement": "whether a tensor is there depends on the data",
+}  # fmt: skip
+"""Why operators of ONNX have no rule."""
 _ATTRIBUTES = {
     "axis": "dim", "axes": "dim", "keepdims": "keepdim", "group": "groups", "perm": "dims",
-    "kernel_shape": "kernel_size", "equation": "equation", "mode": "mode",
+    "kernel_shape": "kernel_size", "num_groups": "num_groups", "equation": "equation", "mode": "mode",
 }  # fmt: skip
 _DEFAULTS: Mapping[str, Mapping[str, int]] = {
     "softmax": {"dim": -1}, "sum": {"keepdim": 1}, "amax": {"keepdim": 1},
+    "quantize_per_channel": {"dim": 1},
 }  # fmt: skip
+_MOST_ITERATIONS = 2**31
+"""A loop of more iterations ends as the data decide."""
 _MOST_BYTES = 2**31 - 1
 """Most bytes of a message of protobuf."""
 _MOST_NUMBERS = 64
@@ -114,6 +168,7 @@ def import_onnx(
     """
     try:
         import onnx
+        import onnx.inliner
         import onnx.shape_inference
     except ImportError:
         message = "the package onnx is not installed; pip install 'meshwright[onnx]'"
@@ -125,15 +180,21 @@ def import_onnx(
             if isinstance(model, str | Path):
                 with opened(Path(model), most_bytes=_MOST_BYTES) as file:
                     loaded = onnx.load_model_from_string(file.read())
-            loaded = _with_sizes(loaded, sizes or {}, origin)
-            graph = onnx.shape_inference.infer_shapes(loaded, data_prop=True).graph
+            nodes = loaded.graph.node  # type: ignore[union-attr]
+            flows = {_name(node) for node in nodes if node.op_type in FLOW}
+            counts = {key: size for key, size in (sizes or {}).items() if key in flows}
+            bound = {key: size for key, size in (sizes or {}).items() if key not in flows}
+            loaded = _with_sizes(loaded, bound, origin)
+            version = max((e.version for e in loaded.opset_import if not e.domain), default=1)
+            graph = with_shapes(onnx, loaded, {*RULES, *FLOW, *REASONS}, origin)
         except (MeshwrightError, OSError, MemoryError):
             raise
         except Exception as error:  # of protobuf and of the inference of shapes
             raise ValueError(first_line(error)) from error
-        program = _FileReader(onnx, graph, origin).program()
+        program = _FileReader(onnx, graph, origin, version).program()
         name = name or str(graph.name) or "onnx"
-        return graph_of(program, name=name, repeats=repeats, dims=dims, tiled=tiled, origin=origin)
+        return graph_of(program, name=name, repeats=repeats, dims=dims, sizes=counts, tiled=tiled,
+                        origin=origin)  # fmt: skip
 
 
 def _with_sizes(model: ModelProto, sizes: Mapping[str, int], origin: str) -> ModelProto:
@@ -165,15 +226,25 @@ def _with_sizes(model: ModelProto, sizes: Mapping[str, int], origin: str) -> Mod
     return bound
 
 
+def _name(node: NodeProto) -> str:
+    """Return the name of a node, that of its first output where it has none."""
+    return str(node.name or next(filter(None, node.output), node.op_type))
+
+
+def _reads(node: NodeProto) -> list[str]:
+    """Return what a node reads, that which graphs inside of it read included."""
+    inner = [n for entry in node.attribute if entry.HasField("g")
+             for part in entry.g.node for n in _reads(part)]  # fmt: skip
+    ends = [out.name for e in node.attribute if e.HasField("g") for out in e.g.output]
+    return [*node.input, *inner, *ends]
+
+
 class _FileReader:
     """Reads the nodes of one file that its outputs depend on as calls of PyTorch, in order."""
 
-    def __init__(self, onnx: ModuleType, graph: GraphProto, origin: str) -> None:
-        self.onnx, self.graph, self.origin = onnx, graph, origin
-        self.types = {
-            info.name: info.type.tensor_type
-            for info in (*graph.input, *graph.value_info, *graph.output)
-        }
+    def __init__(self, onnx: ModuleType, graph: GraphProto, origin: str, version: int) -> None:
+        self.onnx, self.graph, self.origin, self.version = onnx, graph, origin, version
+        self.types = shapes_of(graph)
         self.held = {tensor.name: tensor for tensor in graph.initializer}
         for node in graph.node:
             if node.op_type == "Constant" and node.attribute[0].name == "value":
@@ -182,11 +253,15 @@ class _FileReader:
     def program(self) -> TracedProgram:
         """Return the inputs, the weights and the nodes that are needed."""
         nodes = self._needed()
-        unknown = {n.op_type: n.name or n.output[0] for n in nodes if n.op_type not in RULES}
-        refuse_unknown(unknown, RULES, self.origin)
+        unknown = {n.op_type: _name(n) for n in nodes if n.op_type not in {*RULES, *FLOW}}
+        if reasons := {kind: REASONS[kind] for kind in unknown if kind in REASONS}:
+            faults = [Fault(unknown[kind], f"operator {kind!r}: {why}") for kind, why in
+                      reasons.items()]  # fmt: skip
+            raise UnsupportedError(f"{self.origin}: {'; '.join(map(str, faults))}", faults)
+        refuse_unknown(unknown, {*RULES, *FLOW}, self.origin)
         given = [entry.name for entry in self.graph.input if entry.name not in self.held]
         inputs = [Input(name, self._meta(name)) for name in given]
-        read = dict.fromkeys(name for node in nodes for name in node.input if name in self.held)
+        read = dict.fromkeys(name for node in nodes for name in _reads(node) if name in self.held)
         # a single number, or none, is no weight
         held = [name for name in read if list(self.held[name].dims) not in ([], [0], [1])]
         inputs += [Input(name, self._meta(name), name, is_weight=True) for name in held]
@@ -199,15 +274,19 @@ class _FileReader:
 
     def _steps(self, node: NodeProto) -> Iterator[ProgramStep]:
         """Yield the calls for a node: transposes of its operands, then its own."""
+        name = _name(node)
+        if node.op_type in FLOW:
+            yield self._flow(node, name)
+            return
         operator, names = RULES[node.op_type]
-        name = node.name or node.output[0]
         arguments: dict[str, Any] = dict(_DEFAULTS.get(operator, {}))
         if names == ["*tensors"]:
             arguments["tensors"] = [Ref(read) for read in node.input]
         else:
             for key, read in zip(names, node.input, strict=False):
                 is_data = not key.startswith("#")
-                arguments[key.removeprefix("#")] = Ref(read) if is_data else self._numbers(read)
+                if key != "-" and read:
+                    arguments[key.removeprefix("#")] = Ref(read) if is_data else self._numbers(read)
         stated = {
             entry.name: self.onnx.helper.get_attribute_value(entry) for entry in node.attribute
         }
@@ -221,12 +300,74 @@ class _FileReader:
                 meta = replace(meta, shape=meta.shape[::-1])
                 yield ProgramStep(turned, "t", {"self": arguments[key]}, ((turned, meta),))
                 arguments[key] = Ref(turned)
+        yield ProgramStep(name, operator, arguments, self._outputs(node, name))
+
+    def _outputs(self, node: NodeProto, name: str) -> tuple[tuple[str, TensorMeta], ...]:
+        """Return names and facts of what a node makes."""
         known = next((made for made in node.output if made in self.types), name)
-        outputs = tuple(
+        return tuple(
             (made or f"{name}.{at}", self._meta(made if made in self.types else known))
             for at, made in enumerate(node.output)
         )
-        yield ProgramStep(name, operator, arguments, outputs)
+
+    def _block(self, graph: GraphProto, entries: Sequence[str]) -> Block:
+        """Return a graph inside of a node, which sees what stands around it."""
+        graph = inside(self.onnx, graph, self.types, self.version)
+        inner = _FileReader(self.onnx, graph, self.origin, self.version)
+        inner.types = {**self.types, **inner.types}
+        inner.held = {**self.held, **inner.held}
+        unknown = {n.op_type: _name(n) for n in graph.node if n.op_type not in {*RULES, *FLOW}}
+        refuse_unknown(unknown, {*RULES, *FLOW}, self.origin)
+        steps = tuple(step for node in graph.node if node.op_type != "Constant"
+                      for step in inner._steps(node))  # fmt: skip
+        return Block(tuple(entries), steps, tuple(Ref(entry.name) for entry in graph.output))
+
+    def _flow(self, node: NodeProto, name: str) -> ProgramStep:
+        """Return a branch or a loop as the call that stands for it."""
+        graphs = {entry.name: entry.g for entry in node.attribute if entry.HasField("g")}
+        stated = {e.name: self.onnx.helper.get_attribute_value(e) for e in node.attribute
+                  if not e.HasField("g")}  # fmt: skip
+        outputs, reads = self._outputs(node, name), [Ref(r) if r else None for r in node.input]
+        arguments: dict[str, Any]
+        if node.op_type == "If":
+            blocks = [self._block(graphs[side], ()) for side in ("then_branch", "else_branch")]
+            arguments = {"0": reads[0], "1": blocks[0], "2": blocks[1], "3": []}
+            return ProgramStep(name, "cond", arguments, outputs)
+        graph = graphs["body"]
+        entries = [entry.name for entry in graph.input]
+        if node.op_type == "Scan":
+            number = stated["num_scan_inputs"]
+            axes = (stated.get("scan_input_axes", []), stated.get("scan_output_axes", []))
+            given = reads[: len(reads) - number], reads[len(reads) - number :]
+            for entry, read in zip(graph.input, node.input, strict=True):
+                self._type_of_entry(entry, read, axes, is_scanned=read in node.input[-number:])
+            arguments = {"0": self._block(graph, entries), "1": given[0], "2": given[1], "3": [],
+                         "4": axes[0], "5": axes[1]}  # fmt: skip
+            along = self._meta(node.input[-number]).shape[axes[0][0] if axes[0] else 0]
+            return ProgramStep(name, "scan", {**arguments, COUNT: along}, outputs)
+        for entry, read in zip(graph.input[2:], node.input[2:], strict=True):
+            self._type_of_entry(entry, read, ((), ()), is_scanned=False)
+        block = self._block(graph, [*entries[1:], entries[0]])
+        most = self._numbers(node.input[0]) if node.input[0] else None
+        arguments = {"0": block, "1": [None, *reads[2:]], "2": [], "3": [None]}
+        if most and most[0] < _MOST_ITERATIONS and self._goes_on(node.input[1], graph):
+            arguments[COUNT] = most[0]
+        return ProgramStep(name, "loop", arguments, (("", None), *outputs))
+
+    def _type_of_entry(
+        self, entry: Any, read: str, axes: tuple[Sequence[int], Sequence[int]], *, is_scanned: bool
+    ) -> None:
+        """State the shape of an input of an inner graph, which is that of what it takes."""
+        kind = entry.type.tensor_type
+        kind.CopyFrom(self.types[read])
+        if is_scanned:
+            del kind.shape.dim[axes[0][0] if axes[0] else 0]
+
+    def _goes_on(self, first: str, body: GraphProto) -> bool:
+        """Return whether the condition of a loop holds from the first iteration to the last."""
+        end, given = body.output[0].name, body.input[1].name
+        kept = {node.output[0]: node.input[0] for node in body.node if node.op_type == "Identity"}
+        return (not first or first in self.held) and given in (end, kept.get(end))
 
     def _numbers(self, name: str) -> list[int] | None:
         """Return the whole numbers of a small constant."""
@@ -249,7 +390,11 @@ class _FileReader:
             seen |= set(node.output)
             names = RULES[node.op_type][1] if node.op_type in RULES else ["*tensors"]
             data = [key for key in names if not key.startswith("#")]
-            waiting += list(node.input)[: None if "*tensors" in data else len(data)]
+            waiting += (
+                _reads(node)
+                if node.op_type in FLOW
+                else list(node.input)[: None if "*tensors" in data else len(data)]
+            )
         return [node for node in self.graph.node if seen & set(node.output)]
 
     def _meta(self, name: str) -> TensorMeta:

@@ -7,6 +7,7 @@ their operators to those of PyTorch, with the names of its arguments.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 from meshwright.base.errors import Fault, SpecError
@@ -45,6 +46,8 @@ def made_by(
     """
     to.call_word_bytes = call.word_bytes
     try:
+        if not call.values:  # made from numbers alone
+            return [moves.constant(to, replace(call, shapes=[shape])) for shape in call.shapes]
         return RULES[operator](to, call)
     except UnevenError as error:
         reason = str(error)

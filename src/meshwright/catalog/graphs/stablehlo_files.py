@@ -53,7 +53,8 @@ _SPELLINGS = (
      "count_leading_zeros shift_left shift_right_arithmetic shift_right_logical compare select "
      "complex real imag reduce_precision uniform_quantize uniform_dequantize map "
      "stochastic_convert erf erfc erf_inv asin acos acosh asinh atan atanh sinh cosh lgamma "
-     "digamma polygamma zeta bessel_i1e conj is_inf is_neg_inf is_pos_inf next_after square square_root softplus"),
+     "digamma polygamma zeta "
+     "bessel_i1e conj is_inf is_neg_inf is_pos_inf next_after square square_root softplus"),
     ("add", "add"),
     ("alias", "convert bitcast_convert optimization_barrier copy"),
     ("view", "reshape dynamic_reshape"),

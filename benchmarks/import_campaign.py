@@ -1,0 +1,180 @@
+"""The import door on public programs: which are read, and whether products are those of PyTorch.
+
+    python benchmarks/import_campaign.py [--out TABLE.md] [--only NAME ...]
+
+Models of torchvision and timm are built without memory, those of transformers small (2 layers), all
+without weights; each is exported by ``torch.export`` and read, and the FLOPs of its products are
+compared with ``torch.utils.flop_counter``, which counts a forward pass. Needs timm (not one of the
+test dependencies), torchvision and transformers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils import _pytree
+from torch.utils.flop_counter import FlopCounterMode
+
+sys.path[:0] = [str(Path(__file__).parents[1] / folder) for folder in ("src", "tests")]
+import public_models  # noqa: E402  (makes torchvision importable beside a CPU build)
+import transformers  # noqa: E402
+from torchvision import models as vision  # noqa: E402
+
+from meshwright.catalog.graphs.torch_export import import_torch  # noqa: E402
+from meshwright.graph.kernels.declared import to_graph  # noqa: E402
+from meshwright.graph.kernels.kernel import Unit  # noqa: E402
+
+Built = tuple[torch.nn.Module, tuple, dict]
+VISION = (
+    "alexnet vgg11 vgg16_bn resnet18 resnet50 resnext50_32x4d wide_resnet50_2 densenet121 "
+    "squeezenet1_1 googlenet inception_v3 shufflenet_v2_x1_0 mobilenet_v2 mobilenet_v3_small "
+    "mobilenet_v3_large mnasnet1_0 efficientnet_b0 efficientnet_v2_s regnet_y_400mf regnet_x_400mf "
+    "convnext_tiny vit_b_16 swin_t swin_v2_t maxvit_t fcn_resnet50 deeplabv3_resnet50 "
+    "lraspp_mobilenet_v3_large r3d_18 mc3_18 r2plus1d_18 s3d mvit_v1_b mvit_v2_s swin3d_t"
+).split()
+VIDEO = {"r3d_18", "mc3_18", "r2plus1d_18", "s3d", "mvit_v1_b", "mvit_v2_s", "swin3d_t"}
+TIMM = (
+    "beit_base_patch16_224 botnet26t_256 cait_xxs24_224 coat_tiny coatnet_0_224 convit_tiny "
+    "convmixer_768_32 convnextv2_atto crossvit_9_240 cspresnet50 davit_tiny deit_tiny_patch16_224 "
+    "dla34 dm_nfnet_f0 dpn68 eca_botnext26ts_256 edgenext_small efficientformer_l1 "
+    "efficientformerv2_s0 efficientvit_b0 eva02_tiny_patch14_224 fastvit_t8 fbnetc_100 focalnet_tiny_srf "
+    "gcvit_xxtiny ghostnet_100 gmlp_s16_224 halonet26t hardcorenas_a hgnet_tiny hiera_tiny_224 hrnet_w18 "
+    "inception_resnet_v2 inception_next_tiny lambda_resnet26t lcnet_050 levit_128s maxvit_tiny_tf_224 "
+    "mixer_s16_224 mobilenetv4_conv_small mobileone_s0 mobilevit_s mobilevitv2_050 mvitv2_tiny nest_tiny "
+    "nf_resnet50 nfnet_l0 pit_ti_224 poolformer_s12 pvt_v2_b0 regnetz_b16 repghostnet_050 repvgg_a0 "
+    "repvit_m0_9 res2net50_26w_4s resmlp_12_224 resnest14d rexnet_100 sequencer2d_s skresnet18 "
+    "starnet_s1 swinv2_tiny_window8_256 swin_tiny_patch4_window7_224 tf_efficientnet_lite0 tiny_vit_5m_224 tinynet_a "
+    "tnt_s_legacy_patch16_224 tresnet_m twins_pcpvt_small vgg11 visformer_tiny vit_tiny_patch16_224 volo_d1_224 "
+    "vovnet39a xception41 xcit_nano_12_p16_224"
+).split()
+TEXT = (
+    "Llama Mistral Qwen2 Qwen3 Gemma Gemma2 Phi Phi3 GPT2 GPTNeoX GPTJ Falcon Bloom OPT MPT Cohere "
+    "StableLm Starcoder2 Olmo Olmo2 Granite Persimmon CodeGen BioGpt XGLM Mixtral Qwen2Moe Qwen3Moe "
+    "GptOss DeepseekV3 Helium Glm Glm4 Nemotron Ernie4_5 SmolLM3 Mamba"
+).split()
+ENCODERS = (
+    "Bert Roberta DistilBert Albert Electra Deberta DebertaV2 MPNet Camembert XLMRoberta ConvBert "
+    "SqueezeBert MobileBert ModernBert RoFormer FNet Nystromformer Ernie"
+).split()
+SMALL = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "vocab_size": 500, "n_embd": 64, "n_head": 4, "n_layer": 2, "dim": 64, "hidden_dim": 96,
+    "n_heads": 4, "n_layers": 2, "d_model": 64, "ffn_dim": 96, "num_layers": 2, "head_dim": 16,
+    "attention_heads": 4, "num_key_value_heads": 4, "moe_intermediate_size": 48,
+    "num_experts": 6, "num_local_experts": 6, "num_experts_per_tok": 2, "embedding_size": 64,
+    "rotary_dim": 8, "word_embed_proj_dim": 64, "pad_token_id": 0, "use_cache": False,
+    "shared_expert_intermediate_size": 80, **public_models.LATENT,
+}  # fmt: skip
+
+
+def torchvision_model(name: str) -> Built:
+    """Return a model of torchvision and an image or a film."""
+    options = {"weights": None, **public_models.IMAGE_OPTIONS.get(name, {})}
+    if "resnet50" in name and ("fcn" in name or "deeplab" in name) or "lraspp" in name:
+        options["weights_backbone"] = None
+    if name == "googlenet":
+        options["init_weights"] = False
+    with torch.device("meta"):
+        shape = (1, 3, 16, 224, 224) if name in VIDEO else (1, 3, 224, 224)
+        return vision.get_model(name, **options).eval(), (torch.zeros(shape),), {}
+
+
+def timm_model(name: str) -> Built:
+    """Return a model of timm and an image of its own size."""
+    import timm
+
+    with torch.device("meta"):
+        found = timm.create_model(name, pretrained=False).eval()
+        return found, (torch.zeros(1, *found.default_cfg["input_size"]),), {}
+
+
+def language_model(name: str) -> Built:
+    """Return a small model of transformers and tokens."""
+    made = getattr(transformers, f"{name}Config")
+    known = made()
+    config = made(**{key: value for key, value in SMALL.items() if hasattr(known, key)})
+    ending = "Model" if name in ENCODERS else "ForCausalLM"
+    kind = getattr(transformers, f"{name}{ending}", None) or getattr(
+        transformers, f"{name}LMHeadModel"
+    )
+    tokens = 4 if name == "Mamba" else 16
+    return kind(config).eval(), (torch.zeros(2, tokens, dtype=torch.int64),), {}
+
+
+BUILD: dict[str, Callable[[], Built]] = {
+    **{f"torchvision {name}": lambda name=name: torchvision_model(name) for name in VISION},
+    **{f"timm {name}": lambda name=name: timm_model(name) for name in TIMM},
+    **{f"transformers {name}": lambda name=name: language_model(name)
+       for name in (*TEXT, *ENCODERS)},
+    **{f"transformers {name}": build
+       for name, build in (("T5", public_models.t5), ("Whisper", public_models.whisper))},
+}  # fmt: skip
+
+
+def counted(built: Built) -> int:
+    """Return the FLOPs of products that PyTorch counts in a forward pass."""
+    module, arguments, keywords = built
+    counter = FlopCounterMode(display=False)
+    with sdpa_kernel(SDPBackend.MATH), torch.no_grad(), counter:
+        _pytree.tree_leaves(module(*arguments, **keywords))
+    return counter.get_total_flops()
+
+
+def row(name: str) -> tuple[str, str, str, str, str]:
+    """Return a row of the table: name, kernels, FLOPs read and counted, verdict."""
+    try:
+        built = BUILD[name]()
+    except Exception as error:  # not a matter of the door
+        return name, "", "", "", f"not built: {type(error).__name__} {str(error)[:60]}"
+    try:
+        graph = to_graph(import_torch(built[0], built[1], built[2], name="model"))
+    except Exception as error:
+        return name, "", "", "", " ".join(f"not read: {error}".split())[:150]
+    flops = sum(k.flops(graph.sizes) for k in graph.kernels if k.unit is Unit.MATRIX)
+    try:
+        expected = counted(built)
+    except Exception as error:
+        return name, str(len(graph.kernels)), f"{flops:,.0f}", "", f"not counted: {error}"[:90]
+    verdict = "equal" if flops == expected else f"{flops / max(expected, 1):.4f}"
+    return name, str(len(graph.kernels)), f"{flops:,.0f}", f"{expected:,}", verdict
+
+
+def table(rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
+    """Yield the lines of a table in Markdown."""
+    yield "| model | kernels | FLOPs of products | counted by PyTorch | |"
+    yield "|---|---|---|---|---|"
+    for cells in rows:
+        yield f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Read all models, print a line for each, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--only", nargs="*", default=[])
+    asked = parser.parse_args()
+    warnings.simplefilter("ignore")
+    found = []
+    for name in BUILD:
+        if asked.only and not any(word in name for word in asked.only):
+            continue
+        start = time.process_time()
+        found.append(row(name))
+        print(*found[-1], f"{time.process_time() - start:.1f} s", flush=True)
+    equal = sum(cells[-1] == "equal" for cells in found)
+    read = sum(bool(cells[1]) for cells in found)
+    print(f"{read} of {len(found)} read, {equal} with the products of PyTorch")
+    if asked.out:
+        lines = list(table(iter(found)))
+        asked.out.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
