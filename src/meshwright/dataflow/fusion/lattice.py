@@ -63,7 +63,10 @@ def _states(ideals: BoolArray, group: IntArray) -> IntArray:
 
 def alike_branches(problem: FusionProblem) -> Branches:
     """Return the branches of a problem that are alike."""
-    kernels = [_facts(problem, kernel) for kernel in range(problem.num_kernels)]
+    level = [0] * problem.num_kernels  # kernels of different depth are never exchanged
+    for kernel, before in np.argwhere(problem.reads).tolist():
+        level[kernel] = max(level[kernel], level[before] + 1)
+    kernels = [(level[k], *_facts(problem, k)) for k in range(problem.num_kernels)]
     rows = _tensor_rows(problem)
     colours = _colours(kernels, rows)
     by_form: dict[tuple[int, ...], list[list[int]]] = defaultdict(list)
@@ -127,13 +130,13 @@ def _colours(kernels: Sequence[tuple[object, ...]], tensors: Sequence[_Tensor]) 
     """
     colours = _numbered(kernels)
     while True:
-        seen: list[list[str]] = [[] for _ in [*colours, -1]]
+        seen: list[list[tuple[Any, ...]]] = [[] for _ in [*colours, -1]]
         outside = [*colours, -1]
         for writer, readers, sizes in tensors:
-            ends = sorted((outside[reader], buffers) for reader, buffers in readers)
-            seen[writer].append(repr(("writes", ends, sizes)))
+            ends = tuple(sorted((outside[reader], buffers) for reader, buffers in readers))
+            seen[writer].append((0, ends, sizes))
             for reader, buffers in readers:
-                seen[reader].append(repr(("reads", outside[writer], buffers, ends, sizes)))
+                seen[reader].append((1, outside[writer], buffers, ends, sizes))
         refined = _numbered([(c, *sorted(s)) for c, s in zip(colours, seen, strict=False)])
         if len(set(refined)) == len(set(colours)):
             return refined

@@ -84,12 +84,15 @@ class Path:
     """Numbers of the steps of the lattice, in the order of time."""
 
 
-def best_path(steps: LatticeSteps, finish: Finish) -> tuple[Path | None, int]:
+def best_path(
+    steps: LatticeSteps, finish: Finish, most_s: float = np.inf
+) -> tuple[Path | None, int]:
     """Return the path that finishes first, and the number of pairs that were kept on the way.
 
-    None where no path finishes. Among equal paths, one with the least second number.
+    None where no path can finish before ``most_s``. Among equal paths, one with the least second number.
     """
-    if not np.isfinite(steps.least_s(finish)):
+    least_s = steps.least_s(finish)
+    if not least_s < most_s:
         return None, 0
     known = min(
         float(finish(*_along(steps, costs, left))[0])

@@ -203,21 +203,20 @@ def _priced(problem: FusionProblem, sets: BoolArray) -> PartitionPrices:
     """Return the price of each set of kernels; computation is infinite where SRAM is too small."""
     grid, tiles = problem.grid, float(problem.num_tiles)
     flows = _flows(problem.tensors, sets)
-    held = sets @ problem.held_bytes
+    columns = (problem.held_bytes, problem.looked_up_bytes, problem.network_s, problem.stored_bytes)
+    held, tables, network, stored = (sets.astype(np.float64) @ np.stack(columns, axis=1)).T
     # The weights of a kernel that is alone come in parts, so that one part fits.
     is_alone, free = sets.sum(axis=1) == 1, grid.sram_bytes - flows.buffer_bytes
     needed = ceil_div(held, np.where(free > 0, free, np.inf))
     parts: FloatArray = np.where(is_alone, larger(needed, 1.0), 1.0)
     sram = flows.buffer_bytes + ceil_div(held, parts)
     passes = parts if problem.rules.rereads else np.ones(len(sets))
-    tables = sets @ problem.looked_up_bytes
     moved = passes * flows.read_bytes + flows.written_bytes + tables
     is_held = sram <= grid.sram_bytes
     asked = is_held | is_alone
     cycles = np.full(len(sets), np.inf)
     cycles[asked] = least_cycles(problem.choices, grid.num_cores, sets[asked])
     compute, dram = tiles * cycles / grid.frequency_hz, moved / grid.dram_bytes_per_s
-    network = sets @ problem.network_s
     busy = larger(compute, larger(dram, network))
     rows = waits = np.zeros(len(sets))
     if problem.rules.counts_fill:
@@ -233,7 +232,7 @@ def _priced(problem: FusionProblem, sets: BoolArray) -> PartitionPrices:
         rounds=1.0 + waits,
         launch_s=grid.launch_s,
         held_bytes=held,
-        stored_s=sets @ problem.stored_bytes / grid.dram_bytes_per_s,
+        stored_s=stored / grid.dram_bytes_per_s,
         fill_s=rows * np.where(np.isfinite(busy), busy, 0.0) / tiles,
         sram_bytes=sram,
         moved_bytes=moved,
@@ -276,6 +275,8 @@ def _flows_of(tensors: Tensors, members: BoolArray) -> tuple[FloatArray, ...]:
     All reads of one tensor by a set are joined: its largest buffer counts.
     """
     is_in = np.append(members, np.zeros((1, members.shape[1]), bool), axis=0)
+    touched = is_in.any(axis=1)
+    tensors = tensors.rows(touched[tensors.writer] | touched[tensors.readers].any(axis=1))
     is_made = is_in[tensors.writer]
     is_read, has_all = np.zeros_like(is_made), np.ones_like(is_made)
     buffers = np.zeros(is_made.shape)

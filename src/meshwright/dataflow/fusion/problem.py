@@ -5,6 +5,7 @@ The tensors of the graph are columns too: who writes and reads them, and the buf
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -84,6 +85,12 @@ class Tensors:
     """Buffers where it leaves the partition [bytes]."""
     read_bytes: FloatArray
     """Buffers where it comes from another partition, like ``readers`` [bytes]."""
+
+    def rows(self, chosen: BoolArray) -> Tensors:
+        """Return some of the tensors."""
+        columns = (self.writer, self.readers, self.sequence_bytes, self.inside_bytes,
+                   self.written_bytes, self.read_bytes)  # fmt: skip
+        return Tensors(*(column[chosen] for column in columns))
 
     @cached_property
     def is_slot(self) -> BoolArray:
@@ -198,6 +205,10 @@ class FusionProblem:
         In a stream a sequence moves on while others run; the latency of one holds all moves.
         """
         return seconds + self.send_s if self.for_latency else ramp * max(seconds, self.send_s)
+
+    def steady_s(self, whole_s: float, ramp: float) -> float:
+        """Return the seconds of all partitions for a sequence that make up a time that counts."""
+        return whole_s - self.send_s if self.for_latency else whole_s / ramp
 
     @property
     def tried_micro_batches(self) -> tuple[tuple[int, int], ...]:
@@ -467,13 +478,15 @@ class _Device:
         # the longest path to each kernel, in kernels before it
         for edge in graph.edges:
             level[edge.consumer] = max(level[edge.consumer], level[edge.producer] + 1)
+        leaving = defaultdict[int, list[Edge]](list)
+        for edge in graph.edges:
+            leaving[edge.producer].append(edge)
         found: list[_BufferedTensor] = []
         for writer, kernel in enumerate(graph.kernels):
             size = self.size(writer, kernel.dims, graph.word_of(kernel))
             reads = [
                 self._read(edge, size, level[edge.consumer] - level[writer] + 1, rules)
-                for edge in graph.edges
-                if edge.producer == writer
+                for edge in leaving[writer]
             ]
             leaves = rules.counts_ends and kernel.name in graph.outputs
             if leaves and not self.is_summed_over_tiles(kernel):

@@ -304,7 +304,7 @@ def _loaded_ahead(
         byte_s = problem.weight_byte_s(levels[first])
         number = np.flatnonzero(fits & (held <= levels[last]))
         steps = _loading_steps(problem, lattice, prices, number, size, byte_s)
-        path, pairs = best_path(steps, np.maximum)
+        path, pairs = best_path(steps, np.maximum, problem.steady_s(most_s, ramp))
         num_pairs += pairs
         if path is None:
             continue

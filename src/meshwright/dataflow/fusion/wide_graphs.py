@@ -46,8 +46,7 @@ def search_all_orders(problem: FusionProblem, limits: Limits, known_s: float) ->
         ideals = order_ideals(limits.needs, MOST_IDEALS, kept=limits.stand)
     except TooWideError:
         return AllOrders(least_s, None)
-    left_s = known_s - problem.send_s if problem.for_latency else known_s / ramp
-    paths = _Paths(problem, limits, ideals, left_s)
+    paths = _Paths(problem, limits, ideals, problem.steady_s(known_s, ramp))
     paths.grow()
     found_s = problem.whole_s(paths.bound_s, ramp)
     return AllOrders(max(least_s, min(found_s, known_s * ROUNDING)), paths.sets())
