@@ -201,6 +201,8 @@ class MegatronProgram(RankProgram):
         )  # fmt: skip
         found = get_megatron_optimizer(config, list(modules), use_gloo_process_groups=False)
         for one in found.chained_optimizers:
+            for part in one.optimizer.param_groups:  # on a GPU: FusedAdam of Transformer Engine
+                part |= {"fused": True, "foreach": False}
             with_moments(one.optimizer)
         return found
 
