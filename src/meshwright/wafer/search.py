@@ -20,7 +20,7 @@ from meshwright.cost.parts import TimePart
 from meshwright.cost.problem import MOST_DEVICES, Mapper, Problem
 from meshwright.cost.step import price_each
 from meshwright.network.placement import Nesting
-from meshwright.search.exhaustive import Found
+from meshwright.search.exhaustive import Counts, FastestCandidates, Found, Progress
 from meshwright.sharding.strategy import AXES, EXPERT_AXES, Offload, PlanOptions, Strategy
 from meshwright.topology.network import Network
 from meshwright.train.answer import Candidate, HotLink, Placement
@@ -194,8 +194,9 @@ class PlacementSearch:
 
     def __init__(
         self, problem: Problem, physical: Network, top: int = 1, *, must_fit: bool = True,
-        offloads: Sequence[Offload] = (),
+        offloads: Sequence[Offload] = (), progress: Progress | None = None,
     ) -> None:  # fmt: skip
+        self.progress = progress
         self.problem, self.physical, self.top = problem, physical, top
         self.must_fit, self.offloads = must_fit, offloads
         self.laid: list[Laid] = []
@@ -259,6 +260,11 @@ class PlacementSearch:
                         self._most_laid = LAID_AT_ONCE
                         if self._next_s < limit_s:
                             self._price_next()
+                if self.progress is not None:
+                    times_s = np.array([one.time_s for one in self.fastest[:1]])
+                    best = FastestCandidates(1, 1, times_s=times_s)
+                    bound_s = min(bounds_s[at], self._next_s)
+                    self.progress(Counts(priced=len(self.laid)), best, bound_s)
         except KeyboardInterrupt:
             if not self.fastest:
                 raise

@@ -70,11 +70,18 @@ class GridPlacer(Placer):
         physical = physical_network(problem)
         # Which one leads is decided among as many, however many are asked for.
         num_leading = max(top, num_simulated)
-        placing = PlacementSearch(problem, physical, num_leading, offloads=space.offloads)
+        placing = PlacementSearch(
+            problem, physical, num_leading, offloads=space.offloads, progress=progress
+        )
         if not result.is_complete:
             return self._interrupted(problem, result, placing, top, physical)
         known = {_identity(one) for one in result.found}
-        is_proven, num_bounded = placing.run(result.found, result.beyond_s), NUM_BOUNDED
+        try:
+            is_proven, num_bounded = placing.run(result.found, result.beyond_s), NUM_BOUNDED
+        except KeyboardInterrupt:  # before any was placed
+            anew = PlacementSearch(problem, physical, offloads=space.offloads)
+            part = replace(result, is_complete=False)
+            return self._interrupted(problem, part, anew, top, physical)
         is_complete, is_covered = placing.is_complete, among is not None
         while is_complete and not (is_proven and is_covered):
             limit_s = placing.limit_s
@@ -100,6 +107,7 @@ class GridPlacer(Placer):
         physical: Network,
     ) -> Leaders:  # fmt: skip
         """Return the best so far of a search that Ctrl-C ended: few are placed, none simulated."""
+        placing.progress = None
         for first in range(0, len(result.found), NUM_INTERRUPTED):
             placing.run(result.found[first : first + NUM_INTERRUPTED], result.beyond_s)
             if placing.fastest:
