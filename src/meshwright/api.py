@@ -1052,7 +1052,10 @@ def fuse(asked: ask.Fuse, call: Call) -> FusionAnswer:
     if "chips" in asked.stated:
         asked.refuse_idle(reading, ("tp", "pp"), "is chosen where --chips is given")
     question = _fusion_question(reading, asked)
-    answer = fuse_graph(question, chips=asked.chips, progress=call.count("tiles and divisions"))
+    answer = fuse_graph(
+        question, chips=asked.chips, progress=call.count("tiles and divisions"),
+        time_limit_s=float("inf") if asked.time_limit is None else asked.time_limit,
+    )  # fmt: skip
     answer = replace(answer, version=version(), command=call.command)
     if asked.picture is not None:
         from meshwright.dataflow.fusion.view import fusion_svg

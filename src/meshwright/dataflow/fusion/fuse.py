@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from time import monotonic
 
 from meshwright.audit.laws import lawful
 from meshwright.base.arrays import FloatArray, gap_of
@@ -63,6 +64,7 @@ def fuse_graph(
     *,
     chips: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    time_limit_s: float = inf,
 ) -> FusionAnswer:
     """Return the best partitions, over all tiles of all dims that may pass so where none is given.
 
@@ -77,6 +79,8 @@ def fuse_graph(
         not count. None: those of the question.
     progress
         Called with the number of tiles and divisions that are done, and of all.
+    time_limit_s
+        Time after which the best answer so far is returned with its gap; an interrupt does so too.
 
     Raises
     ------
@@ -85,7 +89,7 @@ def fuse_graph(
     InfeasibleError
         When nothing fits; names the part that is too large.
     """
-    entries = [question]
+    entries, until_s = [question], monotonic() + time_limit_s
     if chips is not None:
         divided = [(tp, chips // tp) for tp in divisors(chips)]
         repeats = question.graph.repeats
@@ -105,15 +109,15 @@ def fuse_graph(
     ]
     tried = [(case, split) for case in cases for split in case.splits.likely]
     candidates = [WeightedProblem(case.problem(split), case.weight) for case, split in tried]
-    choice = best_of(candidates, progress)
+    choice = best_of(candidates, progress, until_s)
     case, split = tried[choice.number]
     ring, gap = case.splits.ring, case.splits.gap
     if ring is not None:
-        split, fusion = _refined(ring, split, choice.fusion, case.problem)
+        split, fusion = _refined(ring, split, choice.fusion, case.problem, until_s)
         seconds = fusion.time_s * case.weight
         least_s = min(choice.bound_s, seconds)
         choice = replace(choice, fusion=fusion, weighted_s=seconds, bound_s=least_s)
-        gap = gap_of(seconds, _least_s(cases, seconds))
+        gap = gap_of(seconds, _least_s(cases, seconds, until_s))
     asked, fusion = case.question, choice.fusion
     graph, grid, chips = asked.graph, asked.target.grid, asked.tp * asked.pp
     sets = fusion.problem.sets_of(
@@ -240,14 +244,17 @@ class _TileCase:
         return fusion_problem(asked.graph, asked.target.grid, share, asked.rules)
 
 
-def _least_s(cases: Sequence[_TileCase], known_s: float) -> float:
-    """Return weighted seconds that no split of any case undercuts, up to those that are known."""
+def _least_s(cases: Sequence[_TileCase], known_s: float, until_s: float) -> float:
+    """Return weighted seconds that no split of any case undercuts, up to those that are known.
+
+    They are those of closed form for cases that come after the time ``until_s``.
+    """
     known: KnownLattices = {}
     least = known_s
     for case in cases:
         relaxed = case.relaxed
         bound = max(case.splits.least_s, bound_s(relaxed))
-        if case.weight * bound < known_s:
+        if case.weight * bound < known_s and monotonic() < until_s:
             orders = None
             try:
                 orders = orders_of(relaxed, known)
@@ -282,6 +289,7 @@ def _refined(
     split: GraphSplit,
     fusion: Fusion,
     problem: Callable[[GraphSplit], FusionProblem],
+    until_s: float,
 ) -> tuple[GraphSplit, Fusion]:
     """Return a split, and its fusion, that no other split of a single kernel makes faster.
 
@@ -300,7 +308,7 @@ def _refined(
         is_better = False
         for other in list(_neighbours(ring, split)):
             asked = problem(other)
-            if bound_s(asked) >= fusion.time_s:
+            if bound_s(asked) >= fusion.time_s or monotonic() >= until_s:
                 continue
             try:
                 found = fuse(asked, orders_of(asked, known))

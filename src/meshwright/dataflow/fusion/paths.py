@@ -89,7 +89,7 @@ def best_path(
 ) -> tuple[Path | None, int]:
     """Return the path that finishes first, and the number of pairs that were kept on the way.
 
-    None where no path can finish before ``most_s``. Among equal paths, one with the least second number.
+    None where no path can finish before ``most_s``. Of equal paths one with the least second.
     """
     least_s = steps.least_s(finish)
     if not least_s < most_s:

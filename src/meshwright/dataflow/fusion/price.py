@@ -275,8 +275,8 @@ def _flows_of(tensors: Tensors, members: BoolArray) -> tuple[FloatArray, ...]:
     All reads of one tensor by a set are joined: its largest buffer counts.
     """
     is_in = np.append(members, np.zeros((1, members.shape[1]), bool), axis=0)
-    touched = is_in.any(axis=1)
-    tensors = tensors.rows(touched[tensors.writer] | touched[tensors.readers].any(axis=1))
+    touched: BoolArray = np.asarray(is_in.any(axis=1))
+    tensors = tensors.rows(touched[tensors.writer] | np.any(touched[tensors.readers], axis=1))
     is_made = is_in[tensors.writer]
     is_read, has_all = np.zeros_like(is_made), np.ones_like(is_made)
     buffers = np.zeros(is_made.shape)

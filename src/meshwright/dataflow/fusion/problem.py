@@ -88,9 +88,10 @@ class Tensors:
 
     def rows(self, chosen: BoolArray) -> Tensors:
         """Return some of the tensors."""
-        columns = (self.writer, self.readers, self.sequence_bytes, self.inside_bytes,
-                   self.written_bytes, self.read_bytes)  # fmt: skip
-        return Tensors(*(column[chosen] for column in columns))
+        return Tensors(
+            self.writer[chosen], self.readers[chosen], self.sequence_bytes[chosen],
+            self.inside_bytes[chosen], self.written_bytes[chosen], self.read_bytes[chosen],
+        )  # fmt: skip
 
     @cached_property
     def is_slot(self) -> BoolArray:

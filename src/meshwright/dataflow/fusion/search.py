@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
+from time import monotonic
 
 import numpy as np
 
@@ -458,12 +459,14 @@ class WeightedProblem:
 
 
 def best_of(
-    candidates: Iterable[WeightedProblem], progress: Callable[[int, int], None] | None = None
-) -> FusionChoice:
+    candidates: Iterable[WeightedProblem], progress: Callable[[int, int], None] | None = None,
+    until_s: float = np.inf,
+) -> FusionChoice:  # fmt: skip
     """Return the candidate of the least weighted seconds, those of the lowest bound tried first.
 
     There is at least one candidate. ``progress`` is called with the numbers done and of all. The
-    bound of a wide graph is raised before it is fused.
+    bound of a wide graph is raised before it is fused. Once there is an answer, an interrupt or the
+    monotonic time ``until_s`` ends the search; the bound is that of all candidates even so.
 
     Raises
     ------
@@ -480,10 +483,10 @@ def best_of(
     best: tuple[float, int, Fusion] | None = None
     least, num_fused = float("inf"), 0
     refused: dict[int, str] = {}
-    while waiting and (best is None or waiting[0][0] < best[0]):
+    while waiting and (best is None or (waiting[0][0] < best[0] and monotonic() < until_s)):
         if progress is not None:
             progress(len(listed) - len(waiting), len(listed))
-        _, number = heappop(waiting)
+        bound, number = heappop(waiting)
         entry = listed[number]
         try:
             orders = wide.pop(number, None)
@@ -495,6 +498,11 @@ def best_of(
                     continue
             enough_s = np.inf if best is None else best[0] / entry.weight
             fusion = fuse(entry.problem, orders, enough_s=enough_s)
+        except KeyboardInterrupt:
+            if best is None:
+                raise
+            heappush(waiting, (bound, number))
+            break
         except InfeasibleError as error:
             refused[number] = str(error)
             if orders is not None and orders.fewer is not None:
@@ -509,5 +517,6 @@ def best_of(
         more = f"; {others} more that were tried do not fit either" if others else ""
         raise InfeasibleError(f"{first}{more}")
     weighted, number, fusion = best
+    least = min([least, *(open_s for open_s, _ in waiting[:1])])
     bound, reasons = min(least, weighted), tuple(refused.values())
     return FusionChoice(number, fusion, weighted, bound, num_fused, len(waiting), reasons)
