@@ -31,38 +31,45 @@ from meshwright.catalog.graphs.torch_export import import_torch  # noqa: E402
 from meshwright.graph.kernels.declared import to_graph  # noqa: E402
 from meshwright.graph.kernels.kernel import Unit  # noqa: E402
 
+PAGE = """# Public models through the import door
+
+Models of torchvision, timm and transformers without weights, exported by `torch.export` and read;
+FLOPs of the products of one forward pass beside those of `torch.utils.flop_counter`. Written by
+`python benchmarks/import_campaign.py --out docs/results/imports.md`.
+"""
 Built = tuple[torch.nn.Module, tuple, dict]
-VISION = (
-    "alexnet vgg11 vgg16_bn resnet18 resnet50 resnext50_32x4d wide_resnet50_2 densenet121 "
-    "squeezenet1_1 googlenet inception_v3 shufflenet_v2_x1_0 mobilenet_v2 mobilenet_v3_small "
-    "mobilenet_v3_large mnasnet1_0 efficientnet_b0 efficientnet_v2_s regnet_y_400mf regnet_x_400mf "
-    "convnext_tiny vit_b_16 swin_t swin_v2_t maxvit_t fcn_resnet50 deeplabv3_resnet50 "
-    "lraspp_mobilenet_v3_large r3d_18 mc3_18 r2plus1d_18 s3d mvit_v1_b mvit_v2_s swin3d_t"
-).split()
+VISION = """
+alexnet vgg11 vgg16_bn resnet18 resnet50 resnext50_32x4d wide_resnet50_2 densenet121
+squeezenet1_1 googlenet inception_v3 shufflenet_v2_x1_0 mobilenet_v2 mobilenet_v3_small
+mobilenet_v3_large mnasnet1_0 efficientnet_b0 efficientnet_v2_s regnet_y_400mf regnet_x_400mf
+convnext_tiny vit_b_16 swin_t swin_v2_t maxvit_t fcn_resnet50 deeplabv3_resnet50
+lraspp_mobilenet_v3_large r3d_18 mc3_18 r2plus1d_18 s3d mvit_v1_b mvit_v2_s swin3d_t
+"""
 VIDEO = {"r3d_18", "mc3_18", "r2plus1d_18", "s3d", "mvit_v1_b", "mvit_v2_s", "swin3d_t"}
-TIMM = (
-    "beit_base_patch16_224 botnet26t_256 cait_xxs24_224 coat_tiny coatnet_0_224 convit_tiny "
-    "convmixer_768_32 convnextv2_atto crossvit_9_240 cspresnet50 davit_tiny deit_tiny_patch16_224 "
-    "dla34 dm_nfnet_f0 dpn68 eca_botnext26ts_256 edgenext_small efficientformer_l1 "
-    "efficientformerv2_s0 efficientvit_b0 eva02_tiny_patch14_224 fastvit_t8 fbnetc_100 focalnet_tiny_srf "
-    "gcvit_xxtiny ghostnet_100 gmlp_s16_224 halonet26t hardcorenas_a hgnet_tiny hiera_tiny_224 hrnet_w18 "
-    "inception_resnet_v2 inception_next_tiny lambda_resnet26t lcnet_050 levit_128s maxvit_tiny_tf_224 "
-    "mixer_s16_224 mobilenetv4_conv_small mobileone_s0 mobilevit_s mobilevitv2_050 mvitv2_tiny nest_tiny "
-    "nf_resnet50 nfnet_l0 pit_ti_224 poolformer_s12 pvt_v2_b0 regnetz_b16 repghostnet_050 repvgg_a0 "
-    "repvit_m0_9 res2net50_26w_4s resmlp_12_224 resnest14d rexnet_100 sequencer2d_s skresnet18 "
-    "starnet_s1 swinv2_tiny_window8_256 swin_tiny_patch4_window7_224 tf_efficientnet_lite0 tiny_vit_5m_224 tinynet_a "
-    "tnt_s_legacy_patch16_224 tresnet_m twins_pcpvt_small vgg11 visformer_tiny vit_tiny_patch16_224 volo_d1_224 "
-    "vovnet39a xception41 xcit_nano_12_p16_224"
-).split()
-TEXT = (
-    "Llama Mistral Qwen2 Qwen3 Gemma Gemma2 Phi Phi3 GPT2 GPTNeoX GPTJ Falcon Bloom OPT MPT Cohere "
-    "StableLm Starcoder2 Olmo Olmo2 Granite Persimmon CodeGen BioGpt XGLM Mixtral Qwen2Moe Qwen3Moe "
-    "GptOss DeepseekV3 Helium Glm Glm4 Nemotron Ernie4_5 SmolLM3 Mamba"
-).split()
-ENCODERS = (
-    "Bert Roberta DistilBert Albert Electra Deberta DebertaV2 MPNet Camembert XLMRoberta ConvBert "
-    "SqueezeBert MobileBert ModernBert RoFormer FNet Nystromformer Ernie"
-).split()
+TIMM = """
+beit_base_patch16_224 botnet26t_256 cait_xxs24_224 coat_tiny coatnet_0_224 convit_tiny
+convmixer_768_32 convnextv2_atto crossvit_9_240 cspresnet50 davit_tiny deit_tiny_patch16_224
+dla34 dm_nfnet_f0 dpn68 eca_botnext26ts_256 edgenext_small efficientformer_l1
+efficientformerv2_s0 efficientvit_b0 eva02_tiny_patch14_224 fastvit_t8 fbnetc_100
+focalnet_tiny_srf gcvit_xxtiny ghostnet_100 gmlp_s16_224 halonet26t hardcorenas_a hgnet_tiny
+hiera_tiny_224 hrnet_w18 inception_resnet_v2 inception_next_tiny lambda_resnet26t lcnet_050
+levit_128s maxvit_tiny_tf_224 mixer_s16_224 mobilenetv4_conv_small mobileone_s0 mobilevit_s
+mobilevitv2_050 mvitv2_tiny nest_tiny nf_resnet50 nfnet_l0 pit_ti_224 poolformer_s12 pvt_v2_b0
+regnetz_b16 repghostnet_050 repvgg_a0 repvit_m0_9 res2net50_26w_4s resmlp_12_224 resnest14d
+rexnet_100 sequencer2d_s skresnet18 starnet_s1 swinv2_tiny_window8_256
+swin_tiny_patch4_window7_224 tf_efficientnet_lite0 tiny_vit_5m_224 tinynet_a
+tnt_s_legacy_patch16_224 tresnet_m twins_pcpvt_small vgg11 visformer_tiny vit_tiny_patch16_224
+volo_d1_224 vovnet39a xception41 xcit_nano_12_p16_224
+"""
+TEXT = """
+Llama Mistral Qwen2 Qwen3 Gemma Gemma2 Phi Phi3 GPT2 GPTNeoX GPTJ Falcon Bloom OPT Mpt Cohere
+StableLm Starcoder2 Olmo Olmo2 Granite Persimmon CodeGen BioGpt XGLM Mixtral Qwen2Moe Qwen3Moe
+GptOss DeepseekV3 Helium Glm Glm4 Nemotron Ernie4_5 SmolLM3 Mamba
+"""
+ENCODERS = """
+Bert Roberta DistilBert Albert Electra Deberta DebertaV2 MPNet Camembert XLMRoberta ConvBert
+SqueezeBert MobileBert ModernBert RoFormer FNet Nystromformer Ernie
+"""
 SMALL = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
     "vocab_size": 500, "n_embd": 64, "n_head": 4, "n_layer": 2, "dim": 64, "hidden_dim": 96,
@@ -77,12 +84,12 @@ SMALL = {
 def torchvision_model(name: str) -> Built:
     """Return a model of torchvision and an image or a film."""
     options = {"weights": None, **public_models.IMAGE_OPTIONS.get(name, {})}
-    if "resnet50" in name and ("fcn" in name or "deeplab" in name) or "lraspp" in name:
+    if name.startswith(("fcn", "deeplab", "lraspp")):
         options["weights_backbone"] = None
     if name == "googlenet":
         options["init_weights"] = False
-    with torch.device("meta"):
-        shape = (1, 3, 16, 224, 224) if name in VIDEO else (1, 3, 224, 224)
+    shape = (1, 3, 16, 224, 224) if name in VIDEO else (1, 3, 224, 224)
+    with torch.device("cpu" if name.startswith("regnet") else "meta"):
         return vision.get_model(name, **options).eval(), (torch.zeros(shape),), {}
 
 
@@ -98,9 +105,13 @@ def timm_model(name: str) -> Built:
 def language_model(name: str) -> Built:
     """Return a small model of transformers and tokens."""
     made = getattr(transformers, f"{name}Config")
-    known = made()
-    config = made(**{key: value for key, value in SMALL.items() if hasattr(known, key)})
-    ending = "Model" if name in ENCODERS else "ForCausalLM"
+    if name in public_models.EXPERTS:  # the counter knows the loop over experts only
+        return public_models.language_model(name)
+    known, own = made(), ("head_dim",) if name in ("Falcon", "Helium") else ()
+    config = made(
+        **{key: value for key, value in SMALL.items() if key not in own and hasattr(known, key)}
+    )
+    ending = "Model" if name in ENCODERS.split() else "ForCausalLM"
     kind = getattr(transformers, f"{name}{ending}", None) or getattr(
         transformers, f"{name}LMHeadModel"
     )
@@ -109,10 +120,10 @@ def language_model(name: str) -> Built:
 
 
 BUILD: dict[str, Callable[[], Built]] = {
-    **{f"torchvision {name}": lambda name=name: torchvision_model(name) for name in VISION},
-    **{f"timm {name}": lambda name=name: timm_model(name) for name in TIMM},
+    **{f"torchvision {name}": lambda name=name: torchvision_model(name) for name in VISION.split()},
+    **{f"timm {name}": lambda name=name: timm_model(name) for name in TIMM.split()},
     **{f"transformers {name}": lambda name=name: language_model(name)
-       for name in (*TEXT, *ENCODERS)},
+       for name in (*TEXT.split(), *ENCODERS.split())},
     **{f"transformers {name}": build
        for name, build in (("T5", public_models.t5), ("Whisper", public_models.whisper))},
 }  # fmt: skip
@@ -122,7 +133,7 @@ def counted(built: Built) -> int:
     """Return the FLOPs of products that PyTorch counts in a forward pass."""
     module, arguments, keywords = built
     counter = FlopCounterMode(display=False)
-    with sdpa_kernel(SDPBackend.MATH), torch.no_grad(), counter:
+    with sdpa_kernel(SDPBackend.MATH), counter:
         _pytree.tree_leaves(module(*arguments, **keywords))
     return counter.get_total_flops()
 
@@ -158,22 +169,29 @@ def main() -> None:
     """Read all models, print a line for each, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--rows", type=Path, help="rows so far, which are kept and not read again")
     parser.add_argument("--only", nargs="*", default=[])
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
-    found = []
+    found: list[tuple[str, ...]] = []
+    if asked.rows and asked.rows.is_file():
+        found = [tuple(line.split("\t")) for line in asked.rows.read_text().splitlines()]
+    known = {cells[0] for cells in found}
     for name in BUILD:
-        if asked.only and not any(word in name for word in asked.only):
+        if name in known or (asked.only and not any(word in name for word in asked.only)):
             continue
         start = time.process_time()
         found.append(row(name))
+        if asked.rows:
+            with asked.rows.open("a") as kept:
+                kept.write("\t".join(found[-1]) + "\n")
         print(*found[-1], f"{time.process_time() - start:.1f} s", flush=True)
     equal = sum(cells[-1] == "equal" for cells in found)
     read = sum(bool(cells[1]) for cells in found)
     print(f"{read} of {len(found)} read, {equal} with the products of PyTorch")
     if asked.out:
-        lines = list(table(iter(found)))
-        asked.out.write_text("\n".join(lines) + "\n")
+        summary = f"{read} of {len(found)} are read, {equal} with the products that PyTorch counts."
+        asked.out.write_text("\n".join([PAGE, summary, "", *table(iter(found))]) + "\n")
 
 
 if __name__ == "__main__":

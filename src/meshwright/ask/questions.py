@@ -53,7 +53,7 @@ BINARY = "128k is 131072, 1M 1048576"
 """Notation of lengths; k and M of other counts are decimal."""
 MODEL_HELP = "catalog name, Hugging Face id, config.json or its folder"
 OR_JOB = f"{MODEL_HELP}; or a launch file"
-PROGRAM_HELP = "a program: model.pt2, model.onnx, module:function, file.py:function"
+PROGRAM_HELP = "a program: model.pt2, model.onnx, model.mlir, module:function, file.py:function"
 GRAPH_HELP = f"catalog name, file, hpl-NxB, fft-AxB or a model; {PROGRAM_HELP}"
 SYSTEM_HELP = "64xH100, 2x4xL4 (two hosts of four), wafer-6x8, v5p-128, a YAML file"
 NETWORK_HELP = (
@@ -488,8 +488,8 @@ class Map(Program, Reported):
     collects = True
     has_detail = True
     graph: Name = argument(
-        "dlrm-a, fft-4096x4096, a YAML file; model.pt2, model.onnx, module:function", "NAME|FILE",
-        is_needed=True,
+        "dlrm-a, fft-4096x4096, a YAML file; model.pt2, model.onnx, model.mlir, module:function",
+        "NAME|FILE", is_needed=True,
     )  # fmt: skip
     on: Name | None = like(Machine, "on")
     network: Name | None = like(Machine, "network")

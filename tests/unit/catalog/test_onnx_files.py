@@ -1,8 +1,10 @@
 """ONNX files as graphs: FLOPs by hand, views without kernels, refusals."""
 
+from pathlib import Path
+
 import pytest
 
-from meshwright.base.errors import SpecError, UnsupportedError
+from meshwright.base.errors import MeshwrightError, SpecError, UnsupportedError
 from meshwright.graph.kernels.backward import with_backward
 from meshwright.graph.kernels.declared import to_graph
 from meshwright.graph.kernels.kernel import Unit
@@ -302,10 +304,11 @@ def test_a_loop_and_a_scan_run_as_often_as_the_file_says() -> None:
     assert product_flops(to_graph(import_onnx(model))) == 5 * one
     ends = [info("h", TensorProto.FLOAT, [4, 4]), info("e", TensorProto.FLOAT, [4, 4])]
     outs = [info("g", TensorProto.FLOAT, [4, 4]), info("f", TensorProto.FLOAT, [4, 4])]
-    body = helper.make_graph([helper.make_node("MatMul", ["h", "e"], ["g"]),
-                              helper.make_node("Relu", ["g"], ["f"])], "body", ends, outs)  # fmt: skip
-    model = model_of([node("Scan", "x xs", "last all", body=body, num_scan_inputs=1)],
-                     {"x": [4, 4], "xs": [7, 4, 4]}, {"last": [4, 4], "all": [7, 4, 4]})  # fmt: skip
+    nodes = [helper.make_node("MatMul", ["h", "e"], ["g"]), helper.make_node("Relu", ["g"], ["f"])]
+    body = helper.make_graph(nodes, "body", ends, outs)
+    scan = node("Scan", "x xs", "last all", body=body, num_scan_inputs=1)
+    given, made = {"x": [4, 4], "xs": [7, 4, 4]}, {"last": [4, 4], "all": [7, 4, 4]}
+    model = model_of([scan], given, made)
     assert product_flops(to_graph(import_onnx(model))) == 7 * one
 
 
@@ -328,3 +331,27 @@ def test_functions_of_a_file_are_inlined_and_endless_ones_refused() -> None:
     model.graph.node[0].op_type = "F0"
     with pytest.raises(SpecError, match="stands for more than 100,000 operators"):
         import_onnx(model)
+
+
+@pytest.mark.slow
+def test_the_files_of_onnx_itself_are_read_or_refused_with_a_reason() -> None:
+    """140 files of its tests: 111 read; the others make sequences, texts, or no dim at all."""
+    folder = Path(onnx.__file__).parent / "backend" / "test" / "data"
+    reasons = (*set(REASONS.values()), "no output with a dim is computed", "'Gradient'")
+    found = sorted(folder.glob("*/*/model.onnx"))
+    refused = {}
+    for path in found:
+        try:
+            to_graph(import_onnx(path))
+        except MeshwrightError as error:
+            refused[path] = str(error)
+    assert [p for p, why in refused.items() if not any(r in why for r in reasons)] == []
+    assert len(found) >= 140
+    assert len(refused) <= 0.25 * len(found)
+
+
+def test_slopes_lie_along_channels() -> None:
+    model = model_of([node("PRelu", "x slope", "y")], {"x": [2, 3, 8, 8]}, {"y": [2, 3, 8, 8]},
+                     {"slope": zeros(3)})  # fmt: skip
+    (kernel,) = import_onnx(model).kernels.values()
+    assert kernel.weights[0].dims == (kernel.writes[1],)

@@ -33,11 +33,12 @@ if TYPE_CHECKING:
 
 _SPELLINGS = (
     ("sub", "*tensors",
-     "Sub Mul Div Neg Pow Sqrt Reciprocal Exp Log Sin Cos Tanh Sigmoid Relu LeakyRelu PRelu Elu "
+     "Sub Mul Div Neg Pow Sqrt Reciprocal Exp Log Sin Cos Tanh Sigmoid Relu LeakyRelu Elu "
      "Gelu Erf HardSwish HardSigmoid Softplus Mish Swish Abs Sign Floor Ceil Round Clip Min Max "
      "Where Equal Less LessOrEqual Greater GreaterOrEqual And Or Not Xor Mod IsNaN IsInf "
      "Sinh Cosh Tan Asin Acos Atan Selu Celu Softsign Acosh Asinh Atanh BitShift BitwiseAnd "
      "BitwiseNot BitwiseOr BitwiseXor Shrink ThresholdedRelu Mean LRN Bernoulli"),
+    ("prelu", "self weight", "PRelu"),
     ("add", "*tensors", "Add Sum"),
     ("alias", "self", "Identity Cast Dropout CastLike BitCast Optional OptionalGetElement"),
     ("tril", "self", "Trilu"),
@@ -95,7 +96,8 @@ _SPELLINGS = (
     ("one_hot", "self", "OneHot"),
     ("zeros", "",
      "Constant ConstantOfShape Range EyeLike RandomNormalLike RandomUniformLike "
-     "RandomNormal RandomUniform Shape Size HannWindow HammingWindow BlackmanWindow MelWeightMatrix"),
+     "RandomNormal RandomUniform Shape Size HannWindow HammingWindow "
+     "BlackmanWindow MelWeightMatrix"),
 )  # fmt: skip
 RULES: Mapping[str, tuple[str, Sequence[str]]] = {
     name: (operator, inputs.split())
@@ -123,7 +125,8 @@ REASONS: Mapping[str, str] = {
 """Why operators of ONNX have no rule."""
 _ATTRIBUTES = {
     "axis": "dim", "axes": "dim", "keepdims": "keepdim", "group": "groups", "perm": "dims",
-    "kernel_shape": "kernel_size", "num_groups": "num_groups", "equation": "equation", "mode": "mode",
+    "kernel_shape": "kernel_size", "num_groups": "num_groups",
+    "equation": "equation", "mode": "mode",
 }  # fmt: skip
 _DEFAULTS: Mapping[str, Mapping[str, int]] = {
     "softmax": {"dim": -1}, "sum": {"keepdim": 1}, "amax": {"keepdim": 1},
@@ -232,7 +235,7 @@ def _name(node: NodeProto) -> str:
 
 
 def _reads(node: NodeProto) -> list[str]:
-    """Return what a node reads, that which graphs inside of it read included."""
+    """Return the names that a node reads, with those that graphs inside of it read."""
     inner = [n for entry in node.attribute if entry.HasField("g")
              for part in entry.g.node for n in _reads(part)]  # fmt: skip
     ends = [out.name for e in node.attribute if e.HasField("g") for out in e.g.output]

@@ -194,7 +194,7 @@ def _is_whole(tensor: Any) -> bool:
 def _value(
     onnx: Any, node: NodeProto, types: Mapping[str, Any], numbers: Mapping[str, Any]
 ) -> list[Any] | None:
-    """Return what a node computes from known numbers; None where it cannot be known."""
+    """Return the values that a node computes from known numbers; None where it cannot."""
     if node.op_type in ("Shape", "Size") and not node.domain:
         dims = types[node.input[0]].shape.dim if node.input[0] in types else []
         sizes = [dim.dim_value for dim in dims]

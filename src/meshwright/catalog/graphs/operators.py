@@ -113,7 +113,7 @@ _ELEMENTWISE: Mapping[str, Rule] = {
     "silu mish elu leaky_relu hardtanh hardswish hardsigmoid softplus erf abs reciprocal "
     "sign floor ceil round clamp clamp_min clamp_max maximum minimum where masked_fill "
     "eq ne lt le gt ge logical_and logical_or logical_not bitwise_not bitwise_and "
-    "bitwise_or bitwise_xor __and__ __or__ __xor__ prelu addcmul lerp square remainder fmod "
+    "bitwise_or bitwise_xor __and__ __or__ __xor__ addcmul lerp square remainder fmod "
     "floor_divide tril triu isnan isinf expm1 log2 log10 atan2 hypot celu selu logsigmoid "
     "softsign complex polar angle sgn logical_xor threshold nan_to_num greater less "
     "greater_equal less_equal not_equal multiply divide true_divide subtract absolute negative "
@@ -124,11 +124,12 @@ _ELEMENTWISE: Mapping[str, Rule] = {
     "isclose lgamma digamma polygamma mvlgamma logaddexp2 nextafter rrelu signbit sinc xlogy fix "
     "special_expit special_erf special_erfc special_entr special_log1p special_xlog1py log_sigmoid "
     "special_i0e special_i1 special_i1e special_ndtr special_ndtri special_log_ndtr isin isreal "
-    "bucketize searchsorted _prelu_kernel _add_relu "
+    "bucketize searchsorted _add_relu "
     "gelu_backward silu_backward sigmoid_backward tanh_backward threshold_backward "
     "logit_backward hardtanh_backward leaky_relu_backward elu_backward hardswish_backward "
     "hardsigmoid_backward softplus_backward mish_backward native_dropout_backward": each_element,
     "log_sigmoid_forward": first_of(each_element),
+    "prelu _prelu_kernel": whole.prelu,
     "add": whole.add,
     "dropout feature_dropout alpha_dropout feature_alpha_dropout": whole.dropout,
     "native_dropout": first_of(whole.dropout),

@@ -391,7 +391,7 @@ class _Reader:
     def _iterations(
         self, regions: Sequence[Group], names: Sequence[str], carried: Sequence[str], scope: _Scope
     ) -> int | None:
-        """Return how often a loop runs that counts from one number to another; else None."""
+        """Return the iterations of a loop that counts from one number to another; else None."""
         tests, bodies = ([operation(line) for line in lines_of(r.items) if str(line[0])[0] != "^"]
                          for r in regions)  # fmt: skip
         if not names:

@@ -29,6 +29,15 @@ def add(to: GraphBuilder, call: OpCall) -> Value:
     return elementwise(to, call.name, call.values, is_sum=call["alpha"] in (None, 1))
 
 
+def prelu(to: GraphBuilder, call: OpCall) -> Value:
+    """Return a function of each element with one slope, or one for each channel."""
+    value, slope = call["self"], call["weight"]
+    if isinstance(slope, Value) and len(slope.axes) == 1 < len(value.axes):
+        ones = [slope.shape[0] if axis == 1 else 1 for axis in range(len(value.axes))]
+        slope = slope.reshaped(ones)
+    return elementwise(to, call.name, [v for v in (value, slope) if isinstance(v, Value)])
+
+
 def dropout(to: GraphBuilder, call: OpCall) -> Value:
     """Return elements of which some are dropped in training, all in inference."""
     return each_element(to, call) if call["train"] else call.first
