@@ -557,7 +557,7 @@ class Place(Written):
 
 
 class Partition(Reported):
-    """Cut layers, or kernels of a graph, into stages that fit SRAM, a cache or HBM."""
+    """Cut layers or kernels into stages that fit SRAM, a cache or HBM."""
 
     collects = True
     has_detail = True

@@ -104,8 +104,8 @@ def test_a_picture_is_drawn(capsys, tmp_path, layers):
 @pytest.mark.parametrize(
     ("words", "complaints"),
     [
-        ([], ["name either a model or a file"]),
-        (["llama3-70b", "--layers", "x.csv"], ["name either a model or a file"]),
+        ([], ["name either a model, a graph or a file"]),
+        (["llama3-70b", "--layers", "x.csv"], ["name either a model, a graph or a file"]),
         (["llama3-70b", "--seq", "4k"], ["--on: is needed"]),
         (["llama3-70b", "--on", "4xWSE-3"], ["--seq: is needed"]),
         (
