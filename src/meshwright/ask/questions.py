@@ -603,7 +603,7 @@ class Fuse(Program, Reported):
         "what is optimised: a stream of passes, or one pass alone", "", "throughput"
     )
     passes: Count | None = option("passes of the stream (without end)", "N")
-    time_limit: Duration | None = option("time for the search; the best answer so far", "TIME")
+    time_limit: Seconds | None = option("time for the search; the best answer so far", "TIME")
     link: BytesPerS | None = option("one direction of a link between chips", "RATE")
     tokens: Tokens | None = option(f"sequence length of a model (2048); {BINARY}", "TOKENS")
     kernel_by_kernel: bool = option("no fusion: one kernel after the other")
