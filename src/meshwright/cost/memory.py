@@ -927,7 +927,7 @@ def stage_moments(
         state, shards, plan_options, optimizer, updates_on_host=software.updates_on_host,
         shards_weights=shards_weights,
     )  # fmt: skip
-    if not by_unit and software.broadcasts_updates and not is_bound:
+    if not by_unit and software.autocasts_whole_weights and not is_bound:
         return rest, replicated_moments(
             state, shards, plan_options, optimizer, rest, update_copies=software.update_copies
         )

@@ -729,7 +729,7 @@ def _whole_weights(
     (PyTorch 2.13 ``aten/src/ATen/autocast_mode.h``: products alone are cast).
     """
     optimizer, software = problem.workload.optimizer, problem.workload.software
-    if not software.broadcasts_updates:
+    if not software.autocasts_whole_weights:
         return {}
     more = optimizer.weight_bytes_per_param / problem.rates.activation_bytes - 1.0
     norms = [

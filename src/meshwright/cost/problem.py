@@ -506,7 +506,7 @@ class Problem(ProblemOf[Training]):
         optimizer = self.workload.optimizer
         return (
             plan_options.zero_stage < 2
-            and self.workload.software.broadcasts_updates
+            and self.workload.software.autocasts_whole_weights
             and optimizer.weight_bytes_per_param > optimizer.gathered_weight_bytes_per_param
         )
 

@@ -500,7 +500,10 @@ def gradient_sync(
     if stage == 0:
         # One all-reduce of all gradients.
         norm_s = sum(links.all_reduce.time_s(0.0, 1.0) for _, links in kinds)
-        summed = show(_all_reduce(kinds, buckets, optimizer), gradient_s)
+        word = optimizer.reduced_gradient_bytes_per_param
+        if software.autocasts_whole_weights:
+            word = optimizer.gradient_bytes_per_param
+        summed = show(_all_reduce(kinds, buckets, word), gradient_s)
         return GradientSync(last_backward=summed, norm=Exposure(norm_s, 0.0))
     # ZeRO 1 to 3: gradients scattered, weights gathered, one shard summed over its replicas.
     gradient = optimizer.reduced_gradient_bytes_per_param
@@ -515,7 +518,7 @@ def gradient_sync(
     norm = Exposure(norm_s, 0.0)
     if stage == 1:
         if software.sums_whole_gradients:
-            reduced, replicas = _all_reduce(kinds, buckets, optimizer), replicas.times(0.0)
+            reduced, replicas = _all_reduce(kinds, buckets, gradient), replicas.times(0.0)
         update = show(gathered, forward_s)
         if software.broadcasts_updates:
             update = plain(_broadcast(kinds, buckets, optimizer).shared_s)
@@ -581,10 +584,9 @@ def _sent(collectives: Iterable[tuple[CollectiveTime, Num, Num]]) -> _Sent:
     )
 
 
-def _all_reduce(kinds: SyncedKinds, buckets: Num, optimizer: OptimizerPreset) -> _Sent:
+def _all_reduce(kinds: SyncedKinds, buckets: Num, word_bytes: float) -> _Sent:
     """Return the seconds of summing the gradients of all kinds over all replicas."""
-    word = optimizer.reduced_gradient_bytes_per_param
-    return _sent((links.all_reduce, params * word, buckets) for params, links in kinds)
+    return _sent((links.all_reduce, params * word_bytes, buckets) for params, links in kinds)
 
 
 def _broadcast(kinds: SyncedKinds, buckets: Num, optimizer: OptimizerPreset) -> _Sent:

@@ -456,6 +456,11 @@ class SoftwareStack(Declaration):
 
     Source: torchtitan 0.3.0 ``models/llama3/parallelize.py`` ("Always run apply_fsdp_to_decoder").
     """
+    autocasts_whole_weights: bool = False
+    """Weights that nothing shards are wide: products cast them, replicas sum wide gradients.
+
+    Source: PyTorch 2.13 ``aten/src/ATen/autocast_mode.h``, ``nn/parallel/distributed.py``.
+    """
     keeps_last_unit: bool = False
     """Full sharding keeps the head gathered from its forward to its backward pass.
 

@@ -766,7 +766,8 @@ def _expansion(
     names = ("cp", "tp", "ep", "etp") if space.problem.num_experts else ("cp",)
     whole = part.families.strategy
     needed = {name: getattr(whole, name)[part.rows][index] for name in names}
-    strategy = replace(stack([make_strategy()]), dp_shard=dp_shard, **needed)
+    replicas = whole.dp[part.rows][index] / dp_shard
+    strategy = replace(stack([make_strategy()]), dp_shard=dp_shard, dp_replicate=replicas, **needed)
     states = take_rows(part.price.states, index)
     return _Expansion(index, link_rows, dp_shard, shard_degrees(space.problem, strategy), states)
 

@@ -330,3 +330,15 @@ def test_nothing_hides_what_sharding_sends_on_cpus(stage):
     hidden, shown = dp_comm_s("NVIDIA", True), dp_comm_s("NVIDIA", False)
     assert hidden < shown
     assert dp_comm_s("CPU", True) == pytest.approx(shown if stage else hidden)
+
+
+@pytest.mark.parametrize(("casts", "word_bytes"), [(True, 4.0), (False, 2.0)])
+def test_whole_weights_under_autocast_sum_gradients_in_their_own_type(casts, word_bytes):
+    optimizer = ADAM.model_copy(
+        update={"gradient_bytes_per_param": 4.0, "reduced_gradient_bytes_per_param": 2.0}
+    )
+    links = replace(LINKS, all_reduce=CollectiveTime(((0.0, 1.0),)))
+    software = SoftwareStack(autocasts_whole_weights=casts)
+    synced = gradient_sync([(PARAMS, links)], pipeline(), PlanOptions(zero_stage=0), optimizer,
+                           software)  # fmt: skip
+    assert synced.last_backward.exposed_s == word_bytes * PARAMS

@@ -42,3 +42,14 @@ def test_dropped_prices_are_made_again_to_the_last_digit(monkeypatch, system):
     assert (other.best, other.runners_up) == (kept.best, kept.runners_up)
     assert other.robustness == kept.robustness
     assert replace(other.coverage, elapsed_s=0.0) == replace(kept.coverage, elapsed_s=0.0)
+
+
+def test_members_of_a_family_know_the_replicas_of_their_shards():
+    """Accelerate on eight devices: buckets of gradients, which one device alone has not."""
+    plan = mw.plan("llama3.2-1b", on="8xH100", seq=8192, global_batch=64, framework="accelerate")
+    fixed = {"dp": 8, "mbs": 2, "zero": 0, "recompute": "none"}
+    asked = {"seq": 8192, "global_batch": 64, "framework": "accelerate"}
+    too_large = mw.fit("llama3.2-1b", on="8xH100", **asked, **fixed)
+    assert not too_large.best.estimate.fits
+    assert plan.best.estimate.memory_bytes <= plan.system.chip.main_memory.capacity_bytes
+    assert plan.best.text != too_large.best.text

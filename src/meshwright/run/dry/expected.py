@@ -150,7 +150,9 @@ def _word_bytes(plan: Plan, call: CollectiveCall, synced: SyncCounts) -> float:
     is_wide = plan.problem.adds_up_wide(plan.best.plan_options)
     if is_wide and call.site.startswith("embedding."):
         return optimizer.weight_bytes_per_param
-    if _is_of_data(call) or (call.of_weight and (is_wide or number_at(synced.at_end))):
+    if is_wide and call.of_weight:
+        return optimizer.gradient_bytes_per_param
+    if _is_of_data(call) or (call.of_weight and number_at(synced.at_end)):
         return optimizer.reduced_gradient_bytes_per_param
     return plan.problem.rates.activation_bytes
 
