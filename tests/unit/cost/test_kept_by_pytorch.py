@@ -112,7 +112,7 @@ def test_replicas_of_pytorch_keep_narrow_copies_and_gradients_beside_their_bucke
     sizes = {"seq": 1024, "global_batch": 128, "framework": "fsdp"}
     plan = mw.fit("llama3-8b", **asked, **sizes)
     work = plan.workload
-    software = work.software.model_copy(update={"broadcasts_updates": False})
+    software = work.software.model_copy(update={"autocasts_whole_weights": False})
     other = mw.fit("llama3-8b", workload=work.model_copy(update={"software": software}), **asked)
     held, less = (p.best.estimate.memory_parts_bytes for p in (plan, other))
     params, table = 8_030_261_248, 128_256 * 4_096
