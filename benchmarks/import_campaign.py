@@ -64,7 +64,7 @@ volo_d1_224 vovnet39a xception41 xcit_nano_12_p16_224
 TEXT = """
 Llama Mistral Qwen2 Qwen3 Gemma Gemma2 Phi Phi3 GPT2 GPTNeoX GPTJ Falcon Bloom OPT Mpt Cohere
 StableLm Starcoder2 Olmo Olmo2 Granite Persimmon CodeGen BioGpt XGLM Mixtral Qwen2Moe Qwen3Moe
-GptOss DeepseekV3 Helium Glm Glm4 Nemotron Ernie4_5 SmolLM3 Mamba
+GptOss DeepseekV3 Glm Glm4 Nemotron Ernie4_5 SmolLM3 Mamba
 """
 ENCODERS = """
 Bert Roberta DistilBert Albert Electra Deberta DebertaV2 MPNet Camembert XLMRoberta ConvBert
@@ -107,7 +107,7 @@ def language_model(name: str) -> Built:
     made = getattr(transformers, f"{name}Config")
     if name in public_models.EXPERTS:  # the counter knows the loop over experts only
         return public_models.language_model(name)
-    known, own = made(), ("head_dim",) if name in ("Falcon", "Helium") else ()
+    known, own = made(), ("head_dim",) if name == "Falcon" else ()
     config = made(
         **{key: value for key, value in SMALL.items() if key not in own and hasattr(known, key)}
     )

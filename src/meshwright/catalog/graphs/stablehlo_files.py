@@ -450,9 +450,8 @@ class _Spelled:
 
     def steps(self, kind: str) -> Iterator[ProgramStep]:
         """Yield the calls."""
-        own = getattr(self, f"_{RULES[kind]}", None) if RULES[kind] in _OWN else None
-        if own is not None:
-            yield from own(kind)
+        if RULES[kind] in _OWN:
+            yield from getattr(self, f"_{RULES[kind]}")(kind)
             return
         operator, arguments = RULES[kind], dict[str, object]()
         if operator in ("sub", "add", "cat"):
@@ -463,14 +462,11 @@ class _Spelled:
             arguments["src"] = self.given[1]
         if operator == "linalg_solve_triangular":
             arguments["B"] = self.given[1]
-        for names in (("dim", "dims", "dimension", "permutation", "dimensions"),):
-            found = self.read.numbers(*names)
-            if found and operator == "permute":
-                arguments["dims"] = found
-            elif found and operator in ("cat", "sort"):
-                arguments["dim"] = found[0]
-            elif found and operator == "flip":
-                arguments["dims"] = found
+        found = self.read.numbers("dim", "dims", "dimension", "permutation", "dimensions")
+        if found and operator in ("permute", "flip"):
+            arguments["dims"] = found
+        elif found and operator in ("cat", "sort"):
+            arguments["dim"] = found[0]
         if operator == "alias":
             for value, output in zip(self.given, self.outputs, strict=False):
                 yield ProgramStep(output[0], "alias", {"self": value}, (output,))
@@ -626,7 +622,6 @@ class _Spelled:
             name = f"{self.name}.out"
             made = TensorMeta(tuple(meta.shape[a] for a in order), meta.dtype, meta.word_bytes)
             size = [window[axis] for axis in wide]
-            size = size if len(size) > 1 else [*size]
             yield ProgramStep(
                 name, f"avg_pool{len(wide)}d", {"self": value, "kernel_size": size}, ((name, made),)
             )
