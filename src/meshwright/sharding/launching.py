@@ -22,6 +22,7 @@ from meshwright.sharding.strategy import (
     StrategyColumns,
     axes_mask,
 )
+from meshwright.spec.model import ModelSpec
 from meshwright.spec.workload import AxisName, Launches, Training, Workload
 
 Value = TypeVar("Value")
@@ -67,6 +68,26 @@ def has_expert_ranks(launches: Launches | None, stage: int, s: StrategyColumns) 
              "dp_replicate": np.ones(len(s.tp)) if stage else s.dp}  # fmt: skip
     room = np.prod([ranks[axis] for axis in launches.expert_axes], axis=0)
     found &= room % (s.ep * s.etp) == 0
+    return found
+
+
+def has_expert_shards(launches: Launches | None, model: ModelSpec, s: StrategyColumns) -> BoolArray:
+    """Return the rows with weights of experts that a framework shards evenly.
+
+    More ranks than experts share rows of each weight: of 2,048 x 7,168 over 64, not over 120.
+
+    Source: torchtitan 0.3.0 ``distributed/fsdp.py``, ``apply_fsdp_to_decoder`` (``Shard(1)``);
+    PyTorch 2.13 ``_fully_shard/_fsdp_param.py`` ("FSDP does not support uneven sharding").
+    """
+    found = np.ones(len(s.tp), dtype=bool)
+    if launches is None or not launches.even_expert_shards:
+        return found
+    # Without ep tensors of experts are split over tp.
+    shards = np.where(s.ep > 1, s.dp_shard * s.cp * s.tp / s.ep, s.dp_shard * s.cp)
+    split = np.where(s.ep > 1, 1.0, s.tp)
+    for spec in (kind.experts for kind in model.layer_kinds if kind.experts is not None):
+        is_even = (spec.ffn_size / split % shards == 0) & (model.hidden_size % shards == 0)
+        found &= is_even | (shards * s.ep <= spec.num_experts)
     return found
 
 
@@ -440,6 +461,15 @@ CHOICES: tuple[Rule, ...] = (
         lambda case, known: ~has_expert_ranks(known, case.plan_options.zero_stage, case.s),
         "has no ranks for ep {ep} x etp {etp} with dp_shard {dp_shard} of dp {dp}, cp {cp}, "
         "tp {tp} under ZeRO {zero_stage}", ("ep", "etp"),
+    ),
+    _rule(
+        "expert-shards", "strategy.dp_shard",
+        "the framework shards weights of experts evenly, where more ranks than experts share them",
+        lambda case, known: (
+            (case.plan_options.zero_stage > 0) & ~has_expert_shards(known, case.model, case.s)
+        ),
+        "has no even shards of experts with dp_shard {dp_shard}, cp {cp}, tp {tp}, ep {ep}",
+        ("dp_shard", "ep"),
     ),
     _rule(
         "reshard", "plan_options.reshard_after_forward",

@@ -227,6 +227,9 @@ class Launches(Declaration):
     """Sequence parallelism where tp is used."""
     experts_need_sequence_parallel: bool = False
     """Experts with tp need sequence parallelism."""
+    even_expert_shards: bool = False
+    """Whether weights of experts are sharded in equal parts of their rows where more ranks than
+    experts share them."""
     expert_axes: tuple[Literal["tp", "cp", "dp_shard", "dp_replicate"], ...] = (
         "tp", "cp", "dp_shard", "dp_replicate",
     )  # fmt: skip

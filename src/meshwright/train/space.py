@@ -13,6 +13,7 @@ from meshwright.cost.problem import Problem
 from meshwright.sharding.axes import all_rules
 from meshwright.sharding.launching import (
     has_expert_ranks,
+    has_expert_shards,
     has_shards,
     has_zero,
     is_order,
@@ -211,6 +212,7 @@ def num_divisions(space: SearchSpace, columns: StrategyColumns) -> tuple[FloatAr
 def is_divided(space: SearchSpace, columns: StrategyColumns) -> BoolArray:
     """Return the rows with replicas that the framework divides into shards in this way."""
     found = has_shards(space.launches, columns)
+    found &= has_expert_shards(space.launches, space.problem.model, columns)
     return found & has_expert_ranks(space.launches, 1, columns)
 
 

@@ -76,6 +76,11 @@ BREAKING = {
     "launch-context-sinks": ("megatron-bridge", PLAIN, {"cp": 2}, "gpt-oss-20b"),
     # parallel_dims.py of torchtitan 0.3.0: efsdp = dp_shard 1 * cp 1 * tp 1 // ep 8 = 0
     "launch-experts": ("torchtitan", ONE, {"dp_replicate": 32, "ep": 8}, "qwen3-30b-a3b"),
+    # _fsdp_param.py of PyTorch 2.13: "FSDP does not support uneven sharding on dim 1:
+    # torch.Size([16, 2048, 7168]) (world size: 120)"
+    "launch-expert-shards": (
+        "torchtitan", PlanOptions(zero_stage=3), {"dp_shard": 1920, "ep": 16}, "deepseek-v3",
+    ),
     "launch-vocabulary": ("megatron", PlanOptions(zero_stage=0, vocabulary_parallel=True), {}),
     "launch-async-tp": ("fsdp", PlanOptions(zero_stage=0, overlap_tensor_parallel=True), {"tp": 2}),
     # tensor_parallel.py of torchtitan: RuntimeError, "Async TP requires 'model' in
