@@ -463,8 +463,8 @@ def product_inputs_are_kept(facts: TrainingFacts) -> Inequality | None:
 @law("the step takes at least its FLOPs of products and attention at the peak of all devices")
 def work_is_done(facts: TrainingFacts) -> Inequality:
     least_s = facts.forward_s * (1.0 + facts.backward_share)
-    parts = facts.time_parts_s
-    return Inequality(least_s, parts["compute_s"] + parts["tatp_stream_s"], "s")
+    names = ("compute_s", "main_memory_s", "tatp_stream_s")
+    return Inequality(least_s, sum(facts.time_parts_s[name] for name in names), "s")
 
 
 @law("recomputation of whole layers takes at least half of their forward pass")

@@ -257,6 +257,7 @@ def pipeline_bound(
         time=StepTime({
             TimePart.COMPUTE: computation_s,
             TimePart.LAUNCH: m * slowest.total_s - paired_s + slowest.per_step_s - computation_s,
+            TimePart.MAIN_MEMORY: 0.0 * m,
             TimePart.RECOMPUTE: 0.0 * m,
             TimePart.PP_COMM: sends_s * (p > 1),
             TimePart.BUBBLE: bubble_s,

@@ -225,7 +225,8 @@ def _device_parts_j(
     chip, work = problem.system.chip, mean_work(price)
     update_s = time.columns.get(TimePart.OPTIMIZER, 0.0)
     update_bytes = update_s * problem.rates.memory_bytes_per_s
-    busiest_s = time[TimePart.COMPUTE] + time[TimePart.RECOMPUTE] + update_s
+    passes = (TimePart.COMPUTE, TimePart.MAIN_MEMORY, TimePart.RECOMPUTE)
+    busiest_s = sum(time[part] for part in passes) + update_s
     mean_busy_s = work.busy_s + work.update_share * update_s
     mean_bytes = work.memory_traffic_bytes + work.update_share * update_bytes
     most_bytes = price.memory_traffic_bytes + update_bytes

@@ -203,6 +203,8 @@ class LayerCost(ExposedComm, HeldMemory):
     weight_gradient_s: Num
     recompute_s: Num
     """Forward computation that the backward pass repeats [s]."""
+    memory_s: Num
+    """Part of the passes in kernels that the main memory limits, recomputation left out [s]."""
     forward_launch_s: Num
     """Kernel launches of the forward pass that its computation does not hide [s]."""
     backward_launch_s: Num
@@ -282,6 +284,7 @@ def layer_cost(blocks: Sequence[BlockCost], rates: DeviceRates, zero: Num) -> La
         "input_gradient_s": total.input_gradient_s,
         "weight_gradient_s": total.weight_gradient_s,
         "recompute_s": again.forward_s,
+        "memory_s": total.forward_memory_s + total.backward_memory_s,
         "forward_launch_s": launch_forward_s,
         "backward_launch_s": launch_backward_s,
         "input_launch_s": exposed_launch_s(
@@ -497,9 +500,11 @@ class PricedPiece:
             return cost
         num_params = matmul_shape(op, self.local).num_params
         num_bytes = partial_gradients_bytes(num_params, problem.logit_tiles, rates.activation_bytes)
+        added_s = traffic_s(num_bytes, rates)
         return replace(
             cost,
-            weight_gradient_s=cost.weight_gradient_s + traffic_s(num_bytes, rates),
+            weight_gradient_s=cost.weight_gradient_s + added_s,
+            backward_memory_s=cost.backward_memory_s + added_s,
             backward_traffic_bytes=cost.backward_traffic_bytes + num_bytes,
         )
 

@@ -268,6 +268,9 @@ class OpCost:
     forward_s: Num = 0.0
     input_gradient_s: Num = 0.0
     weight_gradient_s: Num = 0.0
+    forward_memory_s: Num = 0.0
+    """Part of it in kernels that the main memory limits [s]."""
+    backward_memory_s: Num = 0.0
     stream_forward_s: Num = 0.0
     stream_backward_s: Num = 0.0
     forward_flops: Num = 0.0
@@ -301,6 +304,8 @@ def memory_bound_cost(op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCost:
     return OpCost(
         forward_s=traffic_s(forward, rates),
         input_gradient_s=traffic_s(backward, rates),
+        forward_memory_s=traffic_s(forward, rates),
+        backward_memory_s=traffic_s(backward, rates),
         forward_traffic_bytes=forward,
         backward_traffic_bytes=backward,
         forward_kernels=1.0,
@@ -351,6 +356,14 @@ class MatmulShape(NamedTuple):
         return (rows, inner, columns), (rows, columns, inner), (inner, rows, columns)
 
 
+def memory_bound_s(compute_s: Num, memory_s: Num) -> Num:
+    """Return the time of a kernel that the main memory limits [s]; 0 where arithmetic does.
+
+    Of 3 ms of arithmetic and 4 ms of traffic all 4 ms: arithmetic twice as fast saves nothing.
+    """
+    return where(memory_s > compute_s, memory_s, 0.0)
+
+
 @dataclass(frozen=True)
 class ProductCost:
     """Seconds of arithmetic, seconds of memory, and bytes of one matrix product."""
@@ -363,6 +376,11 @@ class ProductCost:
     def time_s(self) -> Num:
         """The slower of both [s]."""
         return larger(self.compute_s, self.memory_s)
+
+    @property
+    def memory_bound_s(self) -> Num:
+        """All of it where the memory is slower [s], else 0."""
+        return memory_bound_s(self.compute_s, self.memory_s)
 
 
 NO_PRODUCT = ProductCost(0.0, 0.0, 0.0)
@@ -402,9 +420,11 @@ def matmul_cost(op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCost:
         return cost
     # Gradients are added to those before by a kernel of its own.
     num_bytes = SEPARATE_ACCUMULATION_BYTES * shape.num_params
+    added_s = num_bytes / rates.memory_bytes_per_s
     return replace(
         cost,
-        weight_gradient_s=cost.weight_gradient_s + num_bytes / rates.memory_bytes_per_s,
+        weight_gradient_s=cost.weight_gradient_s + added_s,
+        backward_memory_s=cost.backward_memory_s + added_s,
         backward_traffic_bytes=cost.backward_traffic_bytes + num_bytes,
         backward_kernels=cost.backward_kernels + 1.0,
     )
@@ -424,6 +444,8 @@ def widened(cost: OpCost, op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCo
         cost,
         forward_s=cost.forward_s + copied_s,
         input_gradient_s=cost.input_gradient_s + copied_s,
+        forward_memory_s=cost.forward_memory_s + copied_s,
+        backward_memory_s=cost.backward_memory_s + copied_s,
         forward_traffic_bytes=cost.forward_traffic_bytes + moved,
         backward_traffic_bytes=cost.backward_traffic_bytes + moved,
         forward_kernels=cost.forward_kernels + 1.0,
@@ -509,6 +531,9 @@ def products_cost(
         forward_s=rounds * made.forward.time_s + casts[0],
         input_gradient_s=rounds * made.to_input.time_s + casts[1],
         weight_gradient_s=rounds * made.to_weight.time_s,
+        forward_memory_s=rounds * made.forward.memory_bound_s + casts[0],
+        backward_memory_s=casts[1]
+        + rounds * (made.to_input.memory_bound_s + made.to_weight.memory_bound_s),
         forward_flops=flops,
         backward_flops=rates.num_gradients * flops,
         forward_traffic_bytes=rounds * made.forward.traffic_bytes,
@@ -713,9 +738,11 @@ def attended_fraction(
     )
 
 
-def attention_s(flops: Num, flops_per_s: Num, traffic_bytes: Num, rates: DeviceRates) -> Num:
-    """Return the seconds of the attention core in a pass: the slower of arithmetic and traffic."""
-    return larger(flops / flops_per_s, traffic_bytes / rates.memory_bytes_per_s)
+def attention_s(
+    flops: Num, flops_per_s: Num, traffic_bytes: Num, rates: DeviceRates
+) -> ProductCost:
+    """Return the cost of the attention core in a pass: arithmetic beside traffic."""
+    return ProductCost(flops / flops_per_s, traffic_bytes / rates.memory_bytes_per_s, traffic_bytes)
 
 
 def unaligned_attention_s(flops: Num, rates: DeviceRates) -> Num:
@@ -757,16 +784,18 @@ def attention_cost(op: Op, layer: LocalLayer, rates: DeviceRates, *, causal: boo
     # Backward over forward: 2 with kept probabilities, two gradients for each of the two products;
     # 2.5 for flash attention, which computes the scores again (Dao 2023, section 4.1).
     backward_flops = (2.0 if is_whole else 2.5) * flops
-    core_s = attention_s(flops, rates.attention_forward_flops_per_s, traffic, rates)
-    core_back_s = attention_s(
+    core = attention_s(flops, rates.attention_forward_flops_per_s, traffic, rates)
+    core_back = attention_s(
         backward_flops, rates.attention_backward_flops_per_s, 2.0 * traffic, rates
     )
     if is_whole and spec.head_size % ALIGNED_WORDS and rates.vector_flops_per_s:
-        core_s = unaligned_attention_s(flops, rates)
-        core_back_s = unaligned_attention_s(backward_flops, rates)
+        core = ProductCost(unaligned_attention_s(flops, rates), 0.0, traffic)
+        core_back = ProductCost(unaligned_attention_s(backward_flops, rates), 0.0, 2.0 * traffic)
     return OpCost(
-        forward_s=core_s + traffic_s(forward, rates),
-        input_gradient_s=core_back_s + traffic_s(backward, rates),
+        forward_s=core.time_s + traffic_s(forward, rates),
+        input_gradient_s=core_back.time_s + traffic_s(backward, rates),
+        forward_memory_s=core.memory_bound_s + traffic_s(forward, rates),
+        backward_memory_s=core_back.memory_bound_s + traffic_s(backward, rates),
         forward_flops=flops,
         backward_flops=backward_flops,
         forward_traffic_bytes=traffic + forward,
@@ -812,11 +841,15 @@ def scan_cost(op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCost:
     backward_flops = 2.0 * flops + tokens * repeated_scan_flops_per_token(scan)
     traffic = scan_bytes(op, layer, scan, rates)
     kernels = SCAN_KERNELS[scan.spec.kind]
+    core = attention_s(flops, rates.attention_forward_flops_per_s, traffic, rates)
+    core_back = attention_s(
+        backward_flops, rates.attention_backward_flops_per_s, 2.0 * traffic, rates
+    )
     return OpCost(
-        forward_s=attention_s(flops, rates.attention_forward_flops_per_s, traffic, rates),
-        input_gradient_s=attention_s(
-            backward_flops, rates.attention_backward_flops_per_s, 2.0 * traffic, rates
-        ),
+        forward_s=core.time_s,
+        input_gradient_s=core_back.time_s,
+        forward_memory_s=core.memory_bound_s,
+        backward_memory_s=core_back.memory_bound_s,
         forward_flops=flops,
         backward_flops=backward_flops,
         forward_traffic_bytes=traffic,

@@ -43,7 +43,9 @@ class TimePart(StrEnum):
         return part
 
     COMPUTE = "compute_s", StepPhase.PASSES
-    """Forward, input gradients and weight gradients."""
+    """Forward, input gradients and weight gradients: kernels that arithmetic limits."""
+    MAIN_MEMORY = "main_memory_s", StepPhase.PASSES
+    """Kernels of the same passes that the main memory limits."""
     RECOMPUTE = "recompute_s", StepPhase.PASSES
     LAUNCH = "launch_s", StepPhase.PASSES
     """Waiting for the host to launch kernels."""

@@ -380,7 +380,8 @@ def price_pipeline(
     return PipelinePrice(
         # m micro-batches through the slowest stage, its bubble and its sends.
         time=StepTime({
-            TimePart.COMPUTE: m * (slowest.forward_s + gradients_s),
+            TimePart.COMPUTE: m * positive_part(slowest.forward_s + gradients_s - slowest.memory_s),
+            TimePart.MAIN_MEMORY: m * slowest.memory_s,
             TimePart.RECOMPUTE: m * slowest.recompute_s,
             TimePart.LAUNCH: m * slowest.launch_s,
             **of_axes,

@@ -48,7 +48,7 @@ class ProfiledStep(Shown):
 _OF_HOST = (TimePart.LAUNCH, TimePart.BUBBLE, TimePart.JITTER, TimePart.THROTTLE)
 _PREDICTED: tuple[tuple[str, tuple[Work, ...], tuple[TimePart, ...]], ...] = (
     ("computation", tuple(w for w in COMPUTATION if w is not Work.OPTIMIZER),
-     (TimePart.COMPUTE, TimePart.RECOMPUTE, TimePart.OVERLAP_SLOWDOWN)),
+     (TimePart.COMPUTE, TimePart.MAIN_MEMORY, TimePart.RECOMPUTE, TimePart.OVERLAP_SLOWDOWN)),
     ("optimizer", (Work.OPTIMIZER,), (TimePart.OPTIMIZER,)),
     ("communication that shows", COMMUNICATION,
      tuple(part for part in TimePart if part.axis is not None)),

@@ -287,7 +287,9 @@ def _scan_forward(op: Op, layer: LocalLayer, rates: DeviceRates, shape: PassShap
         layer.tokens * rates.activation_bytes * width,
     )
     return ForwardCost(
-        attention_s=attention_s(flops, rates.attention_forward_flops_per_s, states + moved, rates),
+        attention_s=attention_s(
+            flops, rates.attention_forward_flops_per_s, states + moved, rates
+        ).time_s,
         flops=flops,
         traffic_bytes=states + moved,
         num_kernels=where(scan.chunk > 1.0, SCAN_KERNELS[scan.spec.kind][0], 1.0),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshwright.spec.system import ChipSpec, NetworkLevel, SystemSpec
+from meshwright.spec.system import ChipSpec, SystemSpec
 
 FACTOR = 2.0
 """Each resource is doubled in turn."""
@@ -28,17 +28,25 @@ def doubled(system: SystemSpec) -> Iterator[tuple[str, SystemSpec]]:
             f"twice the {memory.name} bandwidth",
             _with_chip(system, chip.model_copy(update={"memories": memories})),
         )
-    for index, level in enumerate(system.levels):
-        wider = level.model_copy(
-            update={"bandwidth_bytes_per_s": level.bandwidth_bytes_per_s * FACTOR}
+    for what, names in networks(system).items():
+        levels = tuple(
+            level.model_copy(update={"bandwidth_bytes_per_s": level.bandwidth_bytes_per_s * FACTOR})
+            if level.name in names
+            else level
+            for level in system.levels
         )
-        levels = (*system.levels[:index], wider, *system.levels[index + 1 :])
-        yield of_level(level), system.model_copy(update={"levels": levels})
+        yield what, system.model_copy(update={"levels": levels})
 
 
-def of_level(level: NetworkLevel) -> str:
-    """Return the name of a doubled network level."""
-    return f"twice the {level.name} bandwidth"
+def networks(system: SystemSpec) -> dict[str, list[str]]:
+    """Return the names of the levels that are doubled together, by how to call that.
+
+    Sides of a grid are one network: groups that lie on several of them wait for each.
+    """
+    of_grid = [level.name for level in system.levels if level.kind in ("mesh", "torus")]
+    groups = [of_grid] * bool(of_grid)
+    groups += [[level.name] for level in system.levels if level.name not in of_grid]
+    return {f"twice the {', '.join(names)} bandwidth": names for names in groups}
 
 
 def _with_chip(system: SystemSpec, chip: ChipSpec) -> SystemSpec:

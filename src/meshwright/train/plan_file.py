@@ -52,6 +52,7 @@ def _upgrade(data: dict[str, Any]) -> None:
         parts = price.get("time_parts_s") if isinstance(price, dict) else None
         if isinstance(parts, dict):
             parts.setdefault("throttle_s", 0.0)
+            parts.setdefault("main_memory_s", 0.0)
 
 
 MOST_DEGREE = 10**9

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from meshwright.spec.doubled import of_level
+from meshwright.spec.doubled import networks
 from meshwright.view.declared_values import (
     DeclaredValue,
     declared_values,
@@ -28,7 +28,7 @@ SHOWN_GAIN = 0.002
 
 def network_tile(system: SystemSpec, gains: Gains) -> Tile:
     """Return the gain of twice the best of the networks, beside the largest gain of all."""
-    links = {name: gains[name][1] for name in map(of_level, system.levels) if name in gains}
+    links = {name: gains[name][1] for name in networks(system) if name in gains}
     best = max(links, key=lambda name: links[name], default="")
     answer = "Less than 0.2 % faster" if links else "It has none"
     if links and links[best] > SHOWN_GAIN:

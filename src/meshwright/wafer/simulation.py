@@ -73,7 +73,7 @@ TASKS_PER_PASS = 30
 MOST_RUNS = 4
 """Most runs of layers that a chunk is cut into."""
 COMPUTE, RESHARD = "compute", "reshard"
-COMPUTED = ("compute_s", "recompute_s", "launch_s")
+COMPUTED = ("compute_s", "main_memory_s", "recompute_s", "launch_s")
 _PART_OF_TRACK = {"tp": "tp_comm_s", "etp": "tp_comm_s", "cp": "cp_comm_s", "ep": "ep_comm_s",
                   "tatp": "tatp_stream_s", "pp": "pp_comm_s", "dp": "dp_comm_s",
                   RESHARD: "reshard_s"}  # fmt: skip

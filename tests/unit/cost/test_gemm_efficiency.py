@@ -72,10 +72,10 @@ def test_attended_fraction_counts_the_scores_that_are_computed(length, window, c
 
 
 def test_attention_takes_the_slower_of_arithmetic_and_traffic():
-    assert attention_s(5e11, ENGINE.attention_forward_flops_per_s, 1e8, ENGINE) == 1.0
-    assert attention_s(5e10, ENGINE.attention_forward_flops_per_s, 1e9, ENGINE) == 1.0
-    assert attention_s(8e11, ENGINE.attention_backward_flops_per_s, 1e8, ENGINE) == 2.0
-    assert attention_s(8e10, ENGINE.attention_backward_flops_per_s, 3e9, ENGINE) == 3.0
+    assert attention_s(5e11, ENGINE.attention_forward_flops_per_s, 1e8, ENGINE).time_s == 1.0
+    assert attention_s(5e10, ENGINE.attention_forward_flops_per_s, 1e9, ENGINE).time_s == 1.0
+    assert attention_s(8e11, ENGINE.attention_backward_flops_per_s, 1e8, ENGINE).time_s == 2.0
+    assert attention_s(8e10, ENGINE.attention_backward_flops_per_s, 3e9, ENGINE).time_s == 3.0
 
 
 def test_memory_bound_work_and_launches():

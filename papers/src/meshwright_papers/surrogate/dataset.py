@@ -87,7 +87,10 @@ def closed_form(problem: Problem, alone: Priced, bare: Priced) -> FloatArray:
     time, messages = alone.step.time, bare.step.time
     step_s = column(time.total_s)
     columns = (
-        time[TimePart.COMPUTE] + time[TimePart.RECOMPUTE] + time[TimePart.LAUNCH],
+        time[TimePart.COMPUTE]
+        + time[TimePart.MAIN_MEMORY]
+        + time[TimePart.RECOMPUTE]
+        + time[TimePart.LAUNCH],
         sum(messages[name] for name in MESSAGE_PARTS),
         step_s,
         _power_w(problem, alone, step_s),
