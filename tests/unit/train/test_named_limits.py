@@ -17,7 +17,8 @@ from meshwright.spec.doubled import networks
         ("gpt3-6.7b", "wafer-4x8", {"global_batch": 32, "dp": 32, "zero": 3}, "memory"),
         ("gpt3-6.7b", "wafer-4x8", {"global_batch": 32, "tatp": 32}, "links"),
         ("llama3-8b", "16xL4", {"global_batch": 16, "tp": 16}, "links"),
-        ("llama3-8b", "v5p-64", {"seq": 4096, "global_batch": 64, "dp": 32, "zero": 3}, "arithmetic"),
+        ("llama3-8b", "v5p-64", {"seq": 4096, "global_batch": 64, "dp": 32, "zero": 3},
+         "arithmetic"),
     ],
 )  # fmt: skip
 def test_twice_of_the_largest_limit_makes_a_step_faster_most(model, on, asked, limit):
