@@ -745,8 +745,8 @@ def simulated_parts(
 
 def _at_most(parts: Mapping[str, float], limit_s: float) -> dict[str, float]:
     """Return parts as they are, or scaled in proportion where they sum to more than a limit."""
-    total_s = sum(parts.values())
-    share = max(limit_s, 0.0) / total_s if total_s > limit_s else 1.0
+    total_s, limit_s = sum(parts.values()), max(limit_s, 0.0)
+    share = limit_s / total_s if total_s > limit_s else 1.0
     return {name: seconds * share for name, seconds in parts.items()}
 
 
