@@ -138,7 +138,9 @@ def layer_curve(tokens: float, *, with_hbm: bool) -> Curve:
     hbm_s = moved / rates.memory_bytes_per_s + times.forward_relay_s if with_hbm else 0.0 * num
     each_s = matmul_compute_s(*shape, rates.matmul_flops_per_s, rates)
     total_s = column(forward_s(num, each_s, times.forward_s, hbm_s).total_s)
-    fastest = total_s.argmin(axis=0), np.arange(len(num))
+    moved = np.broadcast_to(moved, total_s.shape)
+    # Of ways that are equally fast the one of least traffic.
+    fastest = np.lexsort((moved, total_s), axis=0)[0], np.arange(len(num))
     total_s, moved, sent_bytes = (
         np.broadcast_to(value, total_s.shape)[fastest]
         for value in (total_s, moved, times.forward_link_bytes)
