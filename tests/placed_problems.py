@@ -46,7 +46,7 @@ def grid_system(*sides: int, kind: str = "mesh", latency_s: float = 0.0, **field
     bandwidth = fields.pop("bandwidth", 1e11)
     faults = {
         name: fields.pop(name)
-        for name in ("dead_devices", "dead_links", "speed_factors")
+        for name in ("dead_devices", "dead_links", "slow_links", "speed_factors")
         if name in fields
     }
     levels = [level(side, kind, bandwidth, latency_s=latency_s) for side in sides]

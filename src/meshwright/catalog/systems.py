@@ -551,6 +551,15 @@ def refuse_mixed_chips(system: SystemSpec) -> None:
         raise UnsupportedError(f"{message}: plan each part on its own")
 
 
+def refuse_slow_links(system: SystemSpec, question: str) -> None:
+    """Raise an error for slow links where a question routes no messages over single links."""
+    if system.slow_links:
+        message = (
+            f"slow_links of {system.name}: {question} is priced by levels, not by single links"
+        )
+        raise UnsupportedError(f"{message}: leave them out, or lower the bandwidth of the level")
+
+
 @cache
 def _best_mfu() -> FileFields:
     """Return the best MFU reported, by chip and type."""

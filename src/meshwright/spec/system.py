@@ -180,6 +180,7 @@ class LinkPart(Declaration):
 
 MOST_GRID_DEVICES = 2**20
 """The links of a grid are listed one by one."""
+LinkShare = Annotated[float, Field(gt=0, le=1)]
 LevelKind = Literal["switch", "fully_connected", "torus", "mesh", "fat_tree", "dragonfly"]
 
 
@@ -287,6 +288,9 @@ class SystemSpec(Declaration):
     host: HostLink | None = None
     dead_devices: tuple[CountOrZero, ...] = ()
     dead_links: tuple[tuple[CountOrZero, CountOrZero], ...] = ()
+    slow_links: tuple[tuple[CountOrZero, CountOrZero, LinkShare], ...] = ()
+    """Wires of a grid that carry less than their level states: two neighbours, and the share of the
+    bandwidth that is left in each direction."""
     speed_factors: Mapping[int, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """Share of the full rate by device, where it is not 1."""
     other_chips: Mapping[int, ChipSpec] = Field(default_factory=dict)
@@ -314,6 +318,7 @@ class SystemSpec(Declaration):
         through = [index for index, level in enumerate(self.levels) if level.through_io_dies]
         if through and (through != [2] or {level.kind for level in self.levels} != {"mesh"}):
             raise ValueError("levels: through_io_dies is for the last of three levels of kind mesh")
+        self._check_slow_links()
         for index, level in enumerate(self.levels):
             self._check_switches(index, level, room)
         names = [level.name for level in self.levels]
@@ -323,6 +328,7 @@ class SystemSpec(Declaration):
         named: dict[str, Iterable[int]] = {
             "dead_devices": self.dead_devices,
             "dead_links": [device for link in self.dead_links for device in link],
+            "slow_links": [device for *link, _ in self.slow_links for device in link],
             "speed_factors": self.speed_factors,
             "other_chips": self.other_chips,
         }
@@ -331,6 +337,23 @@ class SystemSpec(Declaration):
             if beyond:
                 raise ValueError(f"{field}: no device {beyond[0]} of {self.num_devices}")
         return self
+
+    def _check_slow_links(self) -> None:
+        """Refuse slow links where no price routes messages, and links that are listed twice."""
+        is_grid = len(self.levels) > 1 and {one.kind for one in self.levels} <= {"mesh", "torus"}
+        if self.slow_links and not is_grid:
+            raise ValueError(
+                "slow_links: are for two levels or more, all of kind mesh or torus; elsewhere "
+                "lower the bandwidth of the level"
+            )
+        seen = {frozenset(link) for link in self.dead_links}
+        for index, (a, b, _) in enumerate(self.slow_links):
+            if frozenset((a, b)) in seen:
+                raise ValueError(
+                    f"slow_links[{index}]: the link of devices {a} and {b} is dead, or listed "
+                    "before: state it once"
+                )
+            seen.add(frozenset((a, b)))
 
     def _check_switches(self, index: int, level: NetworkLevel, room: int) -> None:
         """Refuse a fat tree or a dragonfly that cannot be built, and fields of one elsewhere."""

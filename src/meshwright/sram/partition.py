@@ -12,7 +12,7 @@ from meshwright.base.registry import version
 from meshwright.catalog.calibration import DEFAULT, load_calibration, load_sram
 from meshwright.catalog.footprint_files import FootprintFile
 from meshwright.catalog.models import load_model
-from meshwright.catalog.systems import load_system
+from meshwright.catalog.systems import load_system, refuse_slow_links
 from meshwright.cost.problem import UNCALIBRATED_NOTE
 from meshwright.dataflow.search import calibrated_system
 from meshwright.graph.kernels.graph import DataflowGraph
@@ -184,6 +184,7 @@ def partition(
         Degrees that the rules of the axes forbid, or more groups than there are sequences.
     """
     system_spec = load_system(system) if isinstance(system, str) else system
+    refuse_slow_links(system_spec, "a partition")
     sram = load_sram(system_spec.chip, calibration)
     constants = load_calibration(system_spec.chip.family, calibration)
     if sram.is_calibrated and not isinstance(workload, Training):
@@ -241,6 +242,8 @@ def partition_measured(
         Neither a capacity nor a system is stated, or times are needed and not there.
     """
     spec = load_system(system) if isinstance(system, str) else system
+    if spec is not None:
+        refuse_slow_links(spec, "a partition")
     layers = measured_layers(file)
     if cut.objective == CutObjective.TIME and not layers.layer_s.any():
         raise SpecError(Fault("objective", "time needs the time of every layer", "in the file"))

@@ -70,7 +70,7 @@ def network_of(system: SystemSpec) -> Network:
     Raises
     ------
     SpecError
-        When a dead link is not in the network, or a wafer is not whole.
+        When a dead or a slow link is not in the network, or a wafer is not whole.
     """
     if system.levels and system.levels[-1].through_io_dies:
         topology = topology_of(system)
@@ -84,15 +84,18 @@ def network_of(system: SystemSpec) -> Network:
     speed_factor = network.speed_factor.copy()
     speed_factor[list(system.speed_factors)] = list(system.speed_factors.values())
     network = replace(network, speed_factor=speed_factor)
-    if not (system.dead_devices or system.dead_links):
-        return network
     faults = [
-        Fault(f"dead_links[{index}]", f"devices {a} and {b} have no link between them")
-        for index, (a, b) in enumerate(system.dead_links)
+        Fault(f"{field}[{index}]", f"devices {a} and {b} have no link between them")
+        for field, links in (("dead_links", system.dead_links), ("slow_links", system.slow_links))
+        for index, (a, b, *_) in enumerate(links)
         if (a, b) not in network.link_between
     ]
     if faults:
         raise SpecError(faults)
+    if system.slow_links:
+        network = network.slowed(system.slow_links)
+    if not (system.dead_devices or system.dead_links):
+        return network
     return network.without(system.dead_devices, system.dead_links)
 
 

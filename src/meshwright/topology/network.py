@@ -91,6 +91,16 @@ class Network:
             speed_factor=speed,
         )
 
+    def slowed(self, slow_links: Iterable[tuple[int, int, float]]) -> Network:
+        """Return the network with a share of the bandwidth on wires, in both directions.
+
+        A message takes the time of as many more bytes on them, and so does its occupation.
+        """
+        share = {frozenset((a, b)): left for a, b, left in slow_links}
+        pairs = zip(self.source.tolist(), self.target.tolist(), strict=True)
+        left = np.array([share.get(frozenset(pair), 1.0) for pair in pairs])
+        return replace(self, bandwidth_bytes_per_s=self.bandwidth_bytes_per_s * left)
+
 
 def connected_components(network: Network) -> IntArray:
     """Return for each node the number of the piece of the network it is in, from 0.

@@ -5,8 +5,8 @@ import pytest
 from oracles.hops import hop_distances
 from sampled import one_in
 
-from meshwright.base.errors import SpecError
-from meshwright.catalog.systems import load_system, system_names
+from meshwright.base.errors import SpecError, UnsupportedError
+from meshwright.catalog.systems import load_system, refuse_slow_links, system_names
 from meshwright.topology.levels import network_of, topology_of
 from meshwright.topology.network import connected_components
 
@@ -155,6 +155,51 @@ def test_a_dead_link_that_never_was_is_refused():
     system = load_system("wafer-4x8").model_copy(update={"dead_links": ((0, 1), (0, 9))})
     with pytest.raises(SpecError, match=r"dead_links\[1\]: devices 0 and 9 have no link"):
         network_of(system)
+
+
+def test_a_slow_link_keeps_a_share_of_its_bandwidth_both_ways():
+    whole = load_system("wafer-4x8")
+    network = network_of(whole.model_copy(update={"slow_links": ((9, 10, 0.25),)}))
+    left = network.bandwidth_bytes_per_s / network_of(whole).bandwidth_bytes_per_s
+    slow = {network.link_between[9, 10], network.link_between[10, 9]}
+    assert {link for link in range(network.num_links) if left[link] == 0.25} == slow
+    assert (left == 1.0).sum() == network.num_links - 2
+
+
+def test_a_slow_link_that_never_was_is_refused():
+    system = load_system("wafer-4x8").model_copy(update={"slow_links": ((0, 9, 0.5),)})
+    with pytest.raises(SpecError, match=r"slow_links\[0\]: devices 0 and 9 have no link"):
+        network_of(system)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "message"),
+    [
+        (
+            "wafer-4x8",
+            {"slow_links": ((0, 1, 0.5), (1, 0, 0.2))},
+            r"slow_links\[1\].*state it once",
+        ),
+        (
+            "wafer-4x8",
+            {"dead_links": ((1, 0),), "slow_links": ((0, 1, 0.5),)},
+            r"slow_links\[0\].*is dead",
+        ),
+        ("wafer-4x8", {"slow_links": ((0, 1, 1.5),)}, "less than or equal to 1"),
+        ("wafer-4x8", {"slow_links": ((0, 32, 0.5),)}, "slow_links: no device 32 of 32"),
+        ("8xH100", {"slow_links": ((0, 1, 0.5),)}, "elsewhere lower the bandwidth of the level"),
+    ],
+)
+def test_slow_links_that_no_price_takes_are_refused(name, fields, message):
+    system = load_system(name)
+    with pytest.raises(ValueError, match=message):
+        type(system)(**(dict(system) | fields))
+
+
+def test_rooms_without_routes_refuse_slow_links():
+    system = load_system("wafer-4x8").model_copy(update={"slow_links": ((0, 1, 0.5),)})
+    with pytest.raises(UnsupportedError, match="serving is priced by levels"):
+        refuse_slow_links(system, "serving")
 
 
 def test_a_part_of_a_wafer_is_refused_beside_others():

@@ -97,6 +97,23 @@ def test_a_dead_link_makes_messages_leave_the_dimension_order_and_share():
     assert busy[2, 3] == busy[3, 1] == 1.0
 
 
+def test_a_slow_link_is_busy_for_as_many_more_seconds():
+    """A line of three at 1 B/s, the second wire at a quarter: 3 bytes take 3 / 0.25 s on it."""
+    network = grid(1, 3).slowed([(2, 1, 0.25)])
+    found = contention([load("dp", [(0, 2, 3.0)])], network)
+    busy = {ends: found.busy_s["dp"][link] for ends, link in network.link_between.items()}
+    assert busy == {(0, 1): 3.0, (1, 0): 0.0, (1, 2): 12.0, (2, 1): 0.0}
+    assert found.slowdown == {"dp": 4.0}
+
+
+def test_routing_leaves_a_slow_link_for_a_longer_way():
+    """2x2, its upper wire at a tenth: 1 byte takes 10 s on it, 1 s on each of three others."""
+    network = grid(2, 2).slowed([(0, 1, 0.1)])
+    found = contention([load("dp", [(0, 1, 1.0)], **ON)], network, is_routed=True)
+    assert found.slowdown == {"dp": 1.0}
+    assert found.detour == {"dp": 3.0}
+
+
 def test_a_device_that_cannot_be_reached_is_told():
     network = grid(1, 2).without((), [(0, 1)])
     with pytest.raises(InfeasibleError, match="device 1 cannot be reached from device 0"):
