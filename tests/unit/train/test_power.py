@@ -176,7 +176,7 @@ def test_a_stated_rent_is_paid_for_all_devices_and_all_days(capsys):
     screen = " ".join(capsys.readouterr().out.split())
     assert f"{days:,.1f} days for 2T tokens, {days * 480:,.0f} USD (goodput" in screen
     assert "2.5 USD/h a device, 20 USD/h for 8 (as stated)" in screen
-    main([part for part in asked if part not in ("--rent", "2.5 USD/h")])
+    main([*(part for part in asked if part not in ("--rent", "2.5 USD/h")), "--detail"])
     assert "10.8 USD/h a device, 86.4 USD/h for 8 (How to Scale Your Model" in " ".join(
         capsys.readouterr().out.split()
     )
