@@ -1122,12 +1122,13 @@ def _read_program(asked: ask.Read) -> DataflowGraph:
 @verb(ask.Sweep)
 def sweep(asked: ask.Sweep, call: Call) -> SweepAnswer:
     """Return one question answered over all combinations of the varied fields."""
+    from meshwright.base.cluster import open_cluster, state_of_code
     from meshwright.base.registry import version
     from meshwright.sweep.answer import SweepAnswer
     from meshwright.sweep.choice import choices, objective_of
     from meshwright.sweep.questions import QUESTIONS, checked, results_of
     from meshwright.sweep.results import cells_of, records, sweep_csv
-    from meshwright.sweep.run import Store, load_sweep, state_of_code
+    from meshwright.sweep.run import Store, load_sweep
     from meshwright.sweep.run import run as run_points
     from meshwright.view.heat_map import heat_svg
     from meshwright.view.svg import check_drawable
@@ -1149,10 +1150,10 @@ def sweep(asked: ask.Sweep, call: Call) -> SweepAnswer:
     points, question = checked(stated), QUESTIONS[stated.ask]
     limits = asked.at_least or (), asked.at_most or ()
     objective = objective_of(results_of(stated.ask), asked.least, asked.most, *limits)
-    with Store(asked.out) as store:
+    with Store(asked.out) as store, open_cluster(asked.on_cluster) as cluster:
         swept = run_points(
             stated.ask, question.answer, points, store, version=state_of_code(),
-            num_workers=asked.workers,
+            cluster=cluster,
             progress=call.count("points", "; Ctrl-C: the results so far"),
         )  # fmt: skip
     if asked.csv is not None:
@@ -1160,7 +1161,8 @@ def sweep(asked: ask.Sweep, call: Call) -> SweepAnswer:
     if asked.picture is not None and stated.heat_map is not None:
         _write(asked, "picture", heat_svg(cells_of(stated, stated.heat_map, swept)))
     chosen = () if objective is None else tuple(choices(objective, stated, records(swept)))
-    found = SweepAnswer(stated, swept, chosen, version(), call.command)
+    warnings = tuple(cluster.warnings)
+    found = SweepAnswer(stated, swept, chosen, version(), call.command, warnings)
     if asked.report is not None and is_page:
         found.report(asked.report, force=asked.force)
     else:

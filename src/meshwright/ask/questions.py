@@ -753,7 +753,10 @@ class Sweep(Written):
     out: Path | None = option(
         "store the results (SQLite); run again to resume", "FILE.db", writes=(), is_resumed=True
     )
-    workers: Processes = option("number of processes", "N", 1)
+    on_cluster: Name = option(
+        "workers: processes here, or a Dask or Ray cluster",
+        "local:N|dask://HOST:PORT|ray://HOST:PORT", "local:1",
+    )
     csv: Path | None = option("write all points and results", "FILE", writes=())
     picture: Path | None = option("draw the heat map of the file", "FILE.svg", writes=(".svg",))
     report: Path | None = option(

@@ -20,7 +20,7 @@ class SweepAnswer(Shown):
     WRITTEN: ClassVar[Mapping[str, str]] = {
         "name": "asked.name", "ask": "asked.ask", "is_complete": "swept.is_complete",
         "num_points": "swept.num_points", "num_new": "swept.num_new", "points": "records",
-        "chosen": "chosen",
+        "chosen": "chosen", "warnings": "warnings",
     }  # fmt: skip
     asked: SweepSpec
     swept: Swept
@@ -28,6 +28,8 @@ class SweepAnswer(Shown):
     """The best points under limits that the user adds to those of the file."""
     version: str = ""
     command: str = ""
+    warnings: tuple[str, ...] = ()
+    """Workers that were left out, by name."""
 
     @property
     def records(self) -> Sequence[Mapping[str, Any]]:

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import signal
 import sqlite3
 import stat
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import product
-from multiprocessing import active_children
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
-from meshwright.base.errors import Fault, MeshwrightError, SpecError
+from meshwright.base.cluster import Cluster, Failed, Here, answers
+from meshwright.base.errors import Fault, SpecError
 from meshwright.base.files import opened
-from meshwright.base.registry import version
 from meshwright.catalog.files import load_file
 from meshwright.spec.sweep import SweepSpec, Value
 
@@ -93,16 +89,6 @@ _MODULE = re.compile(rb"^\s*(?:from|import)\s+(\w+)", re.ASCII | re.MULTILINE)
 """Modules that a program imports and that may lie beside it."""
 
 
-@cache
-def state_of_code() -> str:
-    """Return the hash of the code and the data of this package: it separates versions."""
-    digest = hashlib.sha256(version().encode())
-    for path in sorted(Path(__file__).parents[1].rglob("*")):
-        if path.suffix in (".py", ".yaml", ".json") and path.is_file():
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
 Result = Mapping[str, Any]
 
 
@@ -141,6 +127,7 @@ class Store:
             if tables and ("results",) not in tables:
                 raise sqlite3.DatabaseError("it holds other tables")
             self._base.execute("PRAGMA journal_mode = WAL")
+            self._base.execute("PRAGMA busy_timeout = 60000")
             self._base.execute(
                 "CREATE TABLE IF NOT EXISTS results "
                 "(key TEXT PRIMARY KEY, point TEXT NOT NULL, result TEXT NOT NULL)"
@@ -163,19 +150,18 @@ class Store:
             raise SpecError(fault) from None
 
     def known(self, keys: Iterable[str]) -> dict[str, Result]:
-        """Return the stored results, by key."""
+        """Return the stored results, by key, without those of points that failed."""
         asked = set(keys)
         with self._told("cannot be read"):
             rows = self._base.execute("SELECT key, result FROM results")
-            return {key: json.loads(result) for key, result in rows if key in asked}
+            found = {key: json.loads(result) for key, result in rows if key in asked}
+        return {key: result for key, result in found.items() if result.get("status") != FAILED}
 
-    def add(self, key: str, point: Mapping[str, Any], result: Result) -> None:
-        """Store one result; it is on the disk when this returns."""
+    def add(self, rows: Iterable[tuple[str, Mapping[str, Any], Result]]) -> None:
+        """Store keys, points and results; they are on the disk when this returns."""
+        written = [(key, json.dumps(dict(p)), json.dumps(dict(found))) for key, p, found in rows]
         with self._told("takes no more, and keeps its results"), self._base:
-            self._base.execute(
-                "INSERT OR REPLACE INTO results VALUES (?, ?, ?)",
-                (key, json.dumps(dict(point)), json.dumps(dict(result))),
-            )
+            self._base.executemany("INSERT OR REPLACE INTO results VALUES (?, ?, ?)", written)
 
 
 Progress = Callable[[int, int], None]
@@ -203,39 +189,52 @@ class Swept:
         return all(result is not None for result in self.results)
 
 
+SHARED = ("model", "graph", "on", "network", "devices", "chip", "memory")
+"""Fields of points that are answered by one worker in a row, where they are equal."""
+
+
 def run(
     ask: str, evaluate: Evaluate, points: Sequence[Point], store: Store, *,
-    version: str, num_workers: int = 1, progress: Progress | None = None,
+    version: str, cluster: Cluster | None = None, progress: Progress | None = None,
 ) -> Swept:  # fmt: skip
     """Return the results of all points; stored results are not computed again.
+
+    A point that fails three times, or ends its worker three times, has the status ``failed`` and
+    its error; the next run asks it again.
 
     Parameters
     ----------
     evaluate
-        Function that answers one point; of a module where several processes work.
+        Function that answers one point; of a module where other processes work.
+    cluster
+        Workers that answer; this process if not given.
     progress
         Called with the number of points that are done, and of all.
     """
     keys = [key_of(ask, point, version) for point in points]
     known = store.known(keys)
-    missing = [index for index, key in enumerate(keys) if key not in known]
+    missing = list({key: at for at, key in enumerate(keys) if key not in known}.values())
+    asked = [points[index] for index in missing]
+    groups = [tuple(point.get(field) for field in SHARED) for point in asked]
     num_new = 0
-
-    def keep(index: int, result: Result) -> None:
-        nonlocal num_new
-        store.add(keys[index], points[index], result)
-        known[keys[index]] = result
-        num_new += 1
-        if progress is not None:
-            progress(len(points) - len(missing) + num_new, len(points))
-
     with suppress(KeyboardInterrupt, _Interrupted), _answering_interrupts():
-        if num_workers > 1 and len(missing) > 1:
-            _in_processes(num_workers, evaluate, points, missing, keep)
-        else:
-            for index in missing:
-                keep(index, evaluate(points[index]))
+        for batch in answers(cluster or Here(), evaluate, asked, groups):
+            found = [
+                (missing[at], _failed(one) if isinstance(one, Failed) else one) for at, one in batch
+            ]
+            store.add([(keys[index], points[index], result) for index, result in found])
+            known |= {keys[index]: result for index, result in found}
+            num_new += len(found)
+            if progress is not None:
+                progress(len(points) - len(missing) + num_new, len(points))
     return Swept(tuple(points), tuple(known.get(key) for key in keys), num_new)
+
+
+FAILED = "failed"
+
+
+def _failed(found: Failed) -> Result:
+    return {"status": FAILED, "reason": found.reason}
 
 
 class _Interrupted(BaseException):
@@ -260,39 +259,3 @@ def _answering_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _in_processes(
-    num_workers: int, evaluate: Evaluate, points: Sequence[Point],
-    missing: Sequence[int], keep: Callable[[int, Result], None],
-) -> None:  # fmt: skip
-    """Answer points in other processes; a failure or Ctrl-C ends them all at once."""
-    others = active_children()
-    with ProcessPoolExecutor(num_workers, initializer=_leave_interrupts) as pool:
-        asked = {pool.submit(evaluate, points[index]): index for index in missing}
-        try:
-            for done in as_completed(asked):
-                keep(asked[done], done.result())
-        except BaseException as error:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for worker in active_children():
-                if worker not in others:
-                    worker.terminate()
-            if isinstance(error, BrokenExecutor):
-                why = "a process of the sweep was ended from outside, as where memory is short"
-                raise MeshwrightError(f"{why}; run again with fewer --workers") from error
-            raise
-
-
-def _leave_interrupts() -> None:
-    """Leave Ctrl-C to the parent process; end on its request, and with it."""
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1.0)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -11,12 +11,13 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.base.errors import MeshwrightError, SpecError
+from meshwright.base.cluster import LocalProcesses, state_of_code
+from meshwright.base.errors import SpecError
 from meshwright.cli.main import main
 from meshwright.spec.sweep import HeatMap, SweepSpec
 from meshwright.sweep.questions import QUESTIONS, checked
 from meshwright.sweep.results import cells_of, counts_of, records, sweep_csv
-from meshwright.sweep.run import Store, key_of, points_of, run, state_of_code
+from meshwright.sweep.run import Store, key_of, points_of, run
 from meshwright.view.heat_map import heat_spec, heat_svg
 
 FIXED = {"model": "gpt2-medium", "seq": 512, "on": "8xA100"}
@@ -96,9 +97,9 @@ def prompt(point):
 
 def test_several_processes_find_the_same():
     points = points_of(SWEEP)
-    with Store(None) as one, Store(None) as other:
+    with Store(None) as one, Store(None) as other, LocalProcesses(2) as cluster:
         alone = run("plan", answer, points, one, version="1")
-        together = run("plan", answer, points, other, version="1", num_workers=2)
+        together = run("plan", answer, points, other, version="1", cluster=cluster)
     assert records(alone) == records(together)
 
 
@@ -218,6 +219,7 @@ def test_a_file_with_something_else_is_no_store(tmp_path):
 
 STUBBORN = r"""
 import os, sys, time
+from meshwright.base.cluster import open_cluster
 from meshwright.sweep.run import Store, run
 
 def evaluate(point):
@@ -231,9 +233,9 @@ def evaluate(point):
             pass
 
 if __name__ == "__main__":
-    with Store(None) as store:
+    with Store(None) as store, open_cluster("local:" + sys.argv[1]) as cluster:
         points = [{"x": x} for x in (1, 2, 3, 4)]
-        swept = run("plan", evaluate, points, store, version="0", num_workers=int(sys.argv[1]),
+        swept = run("plan", evaluate, points, store, version="0", cluster=cluster,
                     progress=lambda done, number: os.write(1, b"kept\n"))
     print([result and result["status"] for result in swept.results])
 """
@@ -259,14 +261,22 @@ def test_ctrl_c_ends_a_sweep_inside_a_point_and_keeps_the_others(tmp_path, worke
     assert told == "['found', None, None, None]\n"
 
 
-def test_a_worker_that_is_killed_is_told(tmp_path):
-    points = [{"x": x} for x in (1, 2)]
-    with Store(None) as store, pytest.raises(MeshwrightError, match="fewer --workers"):
-        run("plan", killed, points, store, version="0", num_workers=2)
+def test_a_point_that_ends_its_worker_fails_and_the_others_go_on(tmp_path):
+    points = [{"x": x} for x in range(8)]
+    for _ in range(2):  # a failed point is asked again
+        with Store(tmp_path / "kept.db") as store, LocalProcesses(2) as cluster:
+            swept = run("plan", killed, points, store, version="0", cluster=cluster)
+        assert swept.is_complete
+        statuses = [result["status"] for result in swept.results]
+        assert statuses == ["found"] * 3 + ["failed"] + ["found"] * 4
+        assert "ended 3 times" in swept.results[3]["reason"]
+    assert swept.num_new == 1
 
 
 def killed(point):
-    os.kill(os.getpid(), signal.SIGKILL)
+    if point["x"] == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"status": "found"}
 
 
 @pytest.mark.slow
@@ -311,10 +321,10 @@ def test_a_database_of_something_else_stays_as_it_is(tmp_path):
 def test_a_full_disk_is_told_and_what_is_there_stays(tmp_path):
     path = tmp_path / "some.db"
     with Store(path) as store:
-        store.add("a", {}, {"x": 1})
+        store.add([("a", {}, {"x": 1})])
         store._base.execute("PRAGMA max_page_count = 4")
         with pytest.raises(SpecError, match=r"--out: .*takes no more, .*full"):
-            store.add("b", {}, {"x": "long" * 10_000})
+            store.add([("b", {}, {"x": "long" * 10_000})])
     with Store(path) as store:
         assert store.known(["a", "b"]) == {"a": {"x": 1}}
 
@@ -339,7 +349,11 @@ def test_the_command_answers_writes_and_goes_on(tmp_path, capsys):
     assert (tmp_path / "all.csv").read_text().count("\n") == 3
     assert main([*words, "--force", "--picture", str(tmp_path / "x.svg")]) == 2
     assert "heat_map" in capsys.readouterr().err
-    assert main([*words, "--workers", "many"]) == 2
+    for wrong in ("local:many", "local:0", "4", "dask://"):
+        assert main([*words, "--on-cluster", wrong]) == 2
+    assert "found 'dask://' (local:N (such as local:4)" in (
+        capsys.readouterr().err
+    )
 
 
 def test_files_that_cannot_be_written_are_told_before_the_first_point(tmp_path, capsys):
@@ -523,6 +537,7 @@ def test_a_sweep_asks_again_where_a_file_behind_a_name_changed(tmp_path, capsys,
 
 ORPHANS = """
 import os, sys, time
+from meshwright.base.cluster import LocalProcesses, state_of_code
 from meshwright.sweep.run import Store, run
 
 def evaluate(point):
@@ -530,8 +545,8 @@ def evaluate(point):
     time.sleep(1000)
 
 if __name__ == "__main__":
-    with Store(None) as store:
-        run("plan", evaluate, [{"x": 1}, {"x": 2}], store, version="0", num_workers=2)
+    with Store(None) as store, LocalProcesses(2) as cluster:
+        run("plan", evaluate, [{"x": 1}, {"x": 2}], store, version="0", cluster=cluster)
 """
 
 
