@@ -1128,8 +1128,9 @@ def sweep(asked: ask.Sweep, call: Call) -> SweepAnswer:
     from meshwright.sweep.choice import choices, objective_of
     from meshwright.sweep.questions import QUESTIONS, checked, results_of
     from meshwright.sweep.results import cells_of, records, sweep_csv
-    from meshwright.sweep.run import Store, load_sweep
+    from meshwright.sweep.run import load_sweep
     from meshwright.sweep.run import run as run_points
+    from meshwright.sweep.stores import open_store
     from meshwright.view.heat_map import heat_svg
     from meshwright.view.svg import check_drawable
 
@@ -1150,7 +1151,7 @@ def sweep(asked: ask.Sweep, call: Call) -> SweepAnswer:
     points, question = checked(stated), QUESTIONS[stated.ask]
     limits = asked.at_least or (), asked.at_most or ()
     objective = objective_of(results_of(stated.ask), asked.least, asked.most, *limits)
-    with Store(asked.out) as store, open_cluster(asked.on_cluster) as cluster:
+    with open_store(asked.out) as store, open_cluster(asked.on_cluster) as cluster:
         swept = run_points(
             stated.ask, question.answer, points, store, version=state_of_code(),
             cluster=cluster,

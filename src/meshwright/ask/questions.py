@@ -751,7 +751,8 @@ class Sweep(Written):
 
     file: Name = argument("question, fixed fields and varied fields (YAML)", "FILE", is_needed=True)
     out: Path | None = option(
-        "store the results (SQLite); run again to resume", "FILE.db", writes=(), is_resumed=True
+        "store the results in SQLite, PostgreSQL or Parquet; run again to resume",
+        "FILE.db|postgresql://...|s3://...", writes=(), is_resumed=True,
     )
     on_cluster: Name = option(
         "workers: processes here, or a Dask or Ray cluster",

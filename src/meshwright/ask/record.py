@@ -249,17 +249,20 @@ class Question:
             reading.done()
         return asked._of(**files, errors=tuple(reading.errors))
 
-    def _output_file(self, name: str) -> Path:
+    def _output_file(self, name: str) -> Path | str:
         """Return the file that an option names, checked before the work starts.
 
-        Its folder is there and may be written to, its name ends as it should, and nothing is in
-        the way; see :func:`meshwright.base.files.in_the_way`.
+        The address of another place stays as it is. Else its folder is there and may be written
+        to, its name ends as it should, and nothing is in the way; see
+        :func:`meshwright.base.files.in_the_way`.
         """
         from pathlib import Path
 
         from meshwright.base.files import in_the_way
 
         entry, text = self.options[name], str(getattr(self, name))
+        if entry.is_resumed and "://" in text:
+            return text
         if not text or text.endswith(os.sep):
             raise SpecError(Fault(entry.flag, f"{text!r} names no file"))
         path = Path(text)

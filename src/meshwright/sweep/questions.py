@@ -30,7 +30,8 @@ from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.spec.sweep import SweepSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.sweep.quantities import BY_PEERS
-from meshwright.sweep.run import Point, Result, key_of, points_of
+from meshwright.sweep.run import Point, key_of, points_of
+from meshwright.sweep.stores import Result
 from meshwright.sweep.systems import (
     DESIGN,
     DRAWN,

@@ -6,23 +6,21 @@ import hashlib
 import json
 import re
 import signal
-import sqlite3
 import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from types import FrameType
-from typing import Any, Self
 
 from meshwright.base.cluster import Cluster, Failed, Here, answers
-from meshwright.base.errors import Fault, SpecError
 from meshwright.base.files import opened
 from meshwright.catalog.files import load_file
 from meshwright.spec.sweep import SweepSpec, Value
+from meshwright.sweep.stores import FAILED, Result, Store
 
 Point = Mapping[str, Value]
 
@@ -89,81 +87,6 @@ _MODULE = re.compile(rb"^\s*(?:from|import)\s+(\w+)", re.ASCII | re.MULTILINE)
 """Modules that a program imports and that may lie beside it."""
 
 
-Result = Mapping[str, Any]
-
-
-class Store:
-    """A file of results, or their place in memory where no file is given.
-
-    Parameters
-    ----------
-    path
-        None keeps them in memory.
-
-    Raises
-    ------
-    SpecError
-        Where the file holds something else, or cannot be opened.
-    """
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        if path is None or path.exists():
-            self._open()
-            return
-        try:
-            self._open("cannot be written")
-        except SpecError:
-            for kind in ("", "-wal", "-shm", "-journal"):  # files that SQLite leaves on a full disk
-                path.with_name(path.name + kind).unlink(missing_ok=True)
-            raise
-
-    def _open(self, trouble: str = "is not a file of results") -> None:
-        """Open the file, or create it."""
-        path = self._path
-        with self._told(trouble):
-            self._base = sqlite3.connect(":memory:" if path is None else path)
-            tables = self._base.execute("SELECT name FROM sqlite_master").fetchall()
-            if tables and ("results",) not in tables:
-                raise sqlite3.DatabaseError("it holds other tables")
-            self._base.execute("PRAGMA journal_mode = WAL")
-            self._base.execute("PRAGMA busy_timeout = 60000")
-            self._base.execute(
-                "CREATE TABLE IF NOT EXISTS results "
-                "(key TEXT PRIMARY KEY, point TEXT NOT NULL, result TEXT NOT NULL)"
-            )
-            self._base.execute("SELECT key, point, result FROM results LIMIT 1")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._base.close()
-
-    @contextmanager
-    def _told(self, what: str) -> Iterator[None]:
-        """Name the file in the fault of a failed access."""
-        try:
-            yield
-        except (sqlite3.Error, ValueError) as error:
-            fault = Fault("--out", f"{str(self._path)!r} {what}: {error}")
-            raise SpecError(fault) from None
-
-    def known(self, keys: Iterable[str]) -> dict[str, Result]:
-        """Return the stored results, by key, without those of points that failed."""
-        asked = set(keys)
-        with self._told("cannot be read"):
-            rows = self._base.execute("SELECT key, result FROM results")
-            found = {key: json.loads(result) for key, result in rows if key in asked}
-        return {key: result for key, result in found.items() if result.get("status") != FAILED}
-
-    def add(self, rows: Iterable[tuple[str, Mapping[str, Any], Result]]) -> None:
-        """Store keys, points and results; they are on the disk when this returns."""
-        written = [(key, json.dumps(dict(p)), json.dumps(dict(found))) for key, p, found in rows]
-        with self._told("takes no more, and keeps its results"), self._base:
-            self._base.executemany("INSERT OR REPLACE INTO results VALUES (?, ?, ?)", written)
-
-
 Progress = Callable[[int, int], None]
 Evaluate = Callable[[Point], Result]
 
@@ -228,9 +151,6 @@ def run(
             if progress is not None:
                 progress(len(points) - len(missing) + num_new, len(points))
     return Swept(tuple(points), tuple(known.get(key) for key in keys), num_new)
-
-
-FAILED = "failed"
 
 
 def _failed(found: Failed) -> Result:

@@ -83,14 +83,15 @@ PROGRAM = """
 import sys, time
 from pathlib import Path
 from meshwright.base.cluster import LocalProcesses
-from meshwright.sweep.run import Store, run
+from meshwright.sweep.run import run
+from meshwright.sweep.stores import SqliteStore
 
 def evaluate(point):
     time.sleep(0.002)
     return {"status": "found", "x": point["x"] ** 2, "pid": 0}
 
 if __name__ == "__main__":
-    with Store(Path(sys.argv[1])) as store, LocalProcesses(2) as cluster:
+    with SqliteStore(Path(sys.argv[1])) as store, LocalProcesses(2) as cluster:
         print("ready", flush=True)
         points = [{"x": x, "model": x % 3} for x in range(300)]
         swept = run("plan", evaluate, points, store, version="0", cluster=cluster)

@@ -5,7 +5,7 @@ import sqlite3
 import pytest
 
 from meshwright.base.errors import SpecError
-from meshwright.sweep import run
+from meshwright.sweep import stores
 
 
 class _Full(sqlite3.Connection):
@@ -19,9 +19,9 @@ class _Full(sqlite3.Connection):
 
 def test_nothing_is_left_of_it(tmp_path, monkeypatch):
     connect = sqlite3.connect
-    monkeypatch.setattr(run.sqlite3, "connect", lambda path: connect(path, factory=_Full))
+    monkeypatch.setattr(stores.sqlite3, "connect", lambda path: connect(path, factory=_Full))
     with pytest.raises(SpecError, match="cannot be written: database or disk is full"):
-        run.Store(tmp_path / "results.db")
+        stores.SqliteStore(tmp_path / "results.db")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -29,5 +29,5 @@ def test_what_was_there_stays(tmp_path):
     path = tmp_path / "notes.db"
     path.write_text("no database, and long enough to be told from an empty one " * 20)
     with pytest.raises(SpecError, match="is not a file of results"):
-        run.Store(path)
+        stores.SqliteStore(path)
     assert path.exists()

@@ -11,7 +11,8 @@ from meshwright.sweep import questions
 from meshwright.sweep.answer import SweepAnswer
 from meshwright.sweep.questions import checked
 from meshwright.sweep.results import Gain, best_of, cells_of, gain, orders, ratios
-from meshwright.sweep.run import Store, Swept, points_of, run
+from meshwright.sweep.run import Swept, points_of, run
+from meshwright.sweep.stores import SqliteStore
 from meshwright.view.markdown import markdown_of
 
 RATES = {"fast": 8.0, "slow": 2.0, "old": 1.0}
@@ -47,7 +48,7 @@ def answer(point):
 
 @pytest.fixture(scope="module")
 def swept():
-    with Store(None) as store:
+    with SqliteStore(None) as store:
         return run("graph", answer, points_of(SWEEP), store, version="1")
 
 

@@ -8,7 +8,8 @@ from meshwright.spec.sweep import HeatMap, Objective, SweepReport, SweepSpec
 from meshwright.sweep.answer import SweepAnswer
 from meshwright.sweep.quantities import QUANTITIES
 from meshwright.sweep.questions import QUESTIONS
-from meshwright.sweep.run import Store, points_of, run
+from meshwright.sweep.run import points_of, run
+from meshwright.sweep.stores import SqliteStore
 from meshwright.view import charts
 from meshwright.view.terminal import text_of
 
@@ -34,7 +35,7 @@ def page_of(spec, swept):
 
 
 def asked(spec):
-    with Store(None) as store:
+    with SqliteStore(None) as store:
         return run("plan", answer, points_of(spec), store, version="1")
 
 

@@ -17,7 +17,8 @@ from meshwright.cli.main import main
 from meshwright.spec.sweep import HeatMap, SweepSpec
 from meshwright.sweep.questions import QUESTIONS, checked
 from meshwright.sweep.results import cells_of, counts_of, records, sweep_csv
-from meshwright.sweep.run import Store, key_of, points_of, run
+from meshwright.sweep.run import key_of, points_of, run
+from meshwright.sweep.stores import SqliteStore
 from meshwright.view.heat_map import heat_spec, heat_svg
 
 FIXED = {"model": "gpt2-medium", "seq": 512, "on": "8xA100"}
@@ -57,15 +58,15 @@ def test_what_is_known_is_not_asked_again(tmp_path):
         asked.append(point)
         return answer(point)
 
-    with Store(path) as store:
+    with SqliteStore(path) as store:
         first = run("plan", stubborn, points, store, version="1")
     assert (first.is_complete, first.num_new) == (False, 4)
     assert counts_of(first) == {"found": 3, "nothing fits": 1, "not asked yet": 2}
-    with Store(path) as store:
+    with SqliteStore(path) as store:
         whole = run("plan", answer, points, store, version="1")
     assert (whole.is_complete, whole.num_new) == (True, 2)
     assert records(whole)[4]["step_time_s"] == 16 + ord("b")
-    with Store(path) as store:
+    with SqliteStore(path) as store:
         assert run("plan", answer, points, store, version="2").num_new == 6
 
 
@@ -97,7 +98,7 @@ def prompt(point):
 
 def test_several_processes_find_the_same():
     points = points_of(SWEEP)
-    with Store(None) as one, Store(None) as other, LocalProcesses(2) as cluster:
+    with SqliteStore(None) as one, SqliteStore(None) as other, LocalProcesses(2) as cluster:
         alone = run("plan", answer, points, one, version="1")
         together = run("plan", answer, points, other, version="1", cluster=cluster)
     assert records(alone) == records(together)
@@ -110,7 +111,7 @@ def test_cells_hold_the_better_value_and_what_gave_it():
             "heat_map": SWEEP.heat_map.model_copy(update={"better": "lowest"}),
         }
     )
-    with Store(None) as store:
+    with SqliteStore(None) as store:
         swept = run(
             "plan", lambda p: answer(p) | {"step_time_s": p["extra"]}, points_of(sweep), store,
             version="1",
@@ -124,13 +125,13 @@ def test_cells_hold_the_better_value_and_what_gave_it():
 
 def test_text_from_files_is_escaped_in_pictures():
     sweep = SWEEP.model_copy(update={"name": "<b>&"})
-    with Store(None) as store:
+    with SqliteStore(None) as store:
         swept = run("plan", answer, points_of(sweep), store, version="1")
     assert "<b>" not in heat_svg(cells_of(sweep, sweep.heat_map, swept))
 
 
 def test_a_csv_has_a_column_for_each_field():
-    with Store(None) as store:
+    with SqliteStore(None) as store:
         swept = run("plan", answer, points_of(SWEEP), store, version="1")
     head, *rows = sweep_csv(swept).splitlines()
     assert head == "model,seq,on,global_batch,seq_name,status,step_time_s,reason"
@@ -213,14 +214,15 @@ def test_a_file_with_something_else_is_no_store(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("no database\n" * 200)
     with pytest.raises(SpecError, match="not a file of results"):
-        Store(path)
+        SqliteStore(path)
     assert path.read_text() == "no database\n" * 200
 
 
 STUBBORN = r"""
 import os, sys, time
 from meshwright.base.cluster import open_cluster
-from meshwright.sweep.run import Store, run
+from meshwright.sweep.run import run
+from meshwright.sweep.stores import SqliteStore
 
 def evaluate(point):
     if point["x"] == 1:
@@ -233,7 +235,7 @@ def evaluate(point):
             pass
 
 if __name__ == "__main__":
-    with Store(None) as store, open_cluster("local:" + sys.argv[1]) as cluster:
+    with SqliteStore(None) as store, open_cluster("local:" + sys.argv[1]) as cluster:
         points = [{"x": x} for x in (1, 2, 3, 4)]
         swept = run("plan", evaluate, points, store, version="0", cluster=cluster,
                     progress=lambda done, number: os.write(1, b"kept\n"))
@@ -264,7 +266,7 @@ def test_ctrl_c_ends_a_sweep_inside_a_point_and_keeps_the_others(tmp_path, worke
 def test_a_point_that_ends_its_worker_fails_and_the_others_go_on(tmp_path):
     points = [{"x": x} for x in range(8)]
     for _ in range(2):  # a failed point is asked again
-        with Store(tmp_path / "kept.db") as store, LocalProcesses(2) as cluster:
+        with SqliteStore(tmp_path / "kept.db") as store, LocalProcesses(2) as cluster:
             swept = run("plan", killed, points, store, version="0", cluster=cluster)
         assert swept.is_complete
         statuses = [result["status"] for result in swept.results]
@@ -309,23 +311,23 @@ def test_a_database_of_something_else_stays_as_it_is(tmp_path):
         base.commit()
     before = path.read_bytes()
     with pytest.raises(SpecError, match="not a file of results: it holds other tables"):
-        Store(path)
+        SqliteStore(path)
     assert path.read_bytes() == before
     with closing(sqlite3.connect(path)) as base:
         base.execute("CREATE TABLE results (name TEXT)")
         base.commit()
     with pytest.raises(SpecError, match="not a file of results: no such column"):
-        Store(path)
+        SqliteStore(path)
 
 
 def test_a_full_disk_is_told_and_what_is_there_stays(tmp_path):
     path = tmp_path / "some.db"
-    with Store(path) as store:
+    with SqliteStore(path) as store:
         store.add([("a", {}, {"x": 1})])
         store._base.execute("PRAGMA max_page_count = 4")
         with pytest.raises(SpecError, match=r"--out: .*takes no more, .*full"):
             store.add([("b", {}, {"x": "long" * 10_000})])
-    with Store(path) as store:
+    with SqliteStore(path) as store:
         assert store.known(["a", "b"]) == {"a": {"x": 1}}
 
 
@@ -442,7 +444,7 @@ def test_nothing_that_fits_anywhere_ends_with_3(tmp_path, capsys):
 
 
 def test_what_does_not_fit_is_crossed_and_what_has_no_value_is_left_out():
-    with Store(None) as store:
+    with SqliteStore(None) as store:
         swept = run("plan", answer, points_of(SWEEP), store, version="1")
     whole = cells_of(SWEEP, SWEEP.heat_map, swept)
     assert whole.misfits == {("8", "c"), ("16", "c")}
@@ -455,7 +457,7 @@ def test_what_does_not_fit_is_crossed_and_what_has_no_value_is_left_out():
 
 
 def test_pictures_say_what_is_shown_of_what():
-    with Store(None) as store:
+    with SqliteStore(None) as store:
         swept = run("plan", answer, points_of(SWEEP), store, version="1")
     whole = cells_of(SWEEP, SWEEP.heat_map, swept)
     assert whole.title == "Time of a step by global batch and seq name"
@@ -538,14 +540,15 @@ def test_a_sweep_asks_again_where_a_file_behind_a_name_changed(tmp_path, capsys,
 ORPHANS = """
 import os, sys, time
 from meshwright.base.cluster import LocalProcesses, state_of_code
-from meshwright.sweep.run import Store, run
+from meshwright.sweep.run import run
+from meshwright.sweep.stores import SqliteStore
 
 def evaluate(point):
     os.write(1, b"%d\\n" % os.getpid())
     time.sleep(1000)
 
 if __name__ == "__main__":
-    with Store(None) as store, LocalProcesses(2) as cluster:
+    with SqliteStore(None) as store, LocalProcesses(2) as cluster:
         run("plan", evaluate, [{"x": 1}, {"x": 2}], store, version="0", cluster=cluster)
 """
 
