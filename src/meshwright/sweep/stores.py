@@ -158,21 +158,29 @@ class PostgresStore(Store):
         self.place = url.rpartition("@")[2]  # without a password
         with self._told("cannot be opened"):
             self._base = psycopg.connect(url, connect_timeout=10, autocommit=True)
-            with self._base.transaction():
-                # Two that start at once make the tables one after the other.
-                self._base.execute("SELECT pg_advisory_xact_lock(71)")
-                self._base.execute(
-                    "CREATE TABLE IF NOT EXISTS meshwright_schema (version integer NOT NULL)"
-                )
-                self._base.execute(
-                    "CREATE TABLE IF NOT EXISTS meshwright_results "
-                    "(key text PRIMARY KEY, point text NOT NULL, result text NOT NULL)"
-                )
-                version = self._base.execute("SELECT max(version) FROM meshwright_schema")
-                found = (version.fetchone() or (None,))[0]
-                self._check(found or 0)
-                if found != SCHEMA:
-                    self._base.execute("INSERT INTO meshwright_schema VALUES (%s)", (SCHEMA,))
+            try:
+                self._prepare()
+            except BaseException:
+                self._base.close()
+                raise
+
+    def _prepare(self) -> None:
+        """Make the tables where they are missing, and check the version of their rows."""
+        with self._base.transaction():
+            # Two that start at once make the tables one after the other.
+            self._base.execute("SELECT pg_advisory_xact_lock(71)")
+            self._base.execute(
+                "CREATE TABLE IF NOT EXISTS meshwright_schema (version integer NOT NULL)"
+            )
+            self._base.execute(
+                "CREATE TABLE IF NOT EXISTS meshwright_results "
+                "(key text PRIMARY KEY, point text NOT NULL, result text NOT NULL)"
+            )
+            version = self._base.execute("SELECT max(version) FROM meshwright_schema")
+            found = (version.fetchone() or (None,))[0]
+            self._check(found or 0)
+            if found != SCHEMA:
+                self._base.execute("INSERT INTO meshwright_schema VALUES (%s)", (SCHEMA,))
 
     def close(self) -> None:
         """Close the connection."""
