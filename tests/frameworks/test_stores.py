@@ -4,7 +4,8 @@ import os
 import shutil
 import socket
 import subprocess
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,17 @@ def program(name):
     """Return a program of PostgreSQL, or None."""
     found = [*Path("/usr/lib/postgresql").glob(f"*/bin/{name}")]
     return str(found[-1]) if found else shutil.which(name)
+
+
+def wait_for(address):
+    """Return when a server answers, after a minute at most."""
+    import psycopg
+
+    for _ in range(60):
+        with suppress(psycopg.OperationalError):
+            psycopg.connect(address, connect_timeout=5).close()
+            return
+        time.sleep(1)
 
 
 @contextmanager
@@ -49,7 +61,9 @@ def postgres(folder):
             for line in process.stderr:
                 if "ready to accept connections" in line:
                     break
-            yield f"postgresql://mw@127.0.0.1:{port}/postgres"
+            address = f"postgresql://mw@127.0.0.1:{port}/postgres"
+            wait_for(address)
+            yield address
         finally:
             process.terminate()
             process.stderr.read()
