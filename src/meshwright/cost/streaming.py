@@ -453,7 +453,7 @@ def link_times(
 
 @dataclass(frozen=True)
 class KeptOnChip:
-    """What stays on chip over the rounds of an operator: bytes of each pass, and shares."""
+    """Bytes that stay on chip over the rounds of an operator, in each pass, and their shares."""
 
     forward_bytes: Num = 0.0
     backward_bytes: Num = 0.0
@@ -468,7 +468,7 @@ def kept_on_chip(
     transfer: StreamedTensor, shape: MatmulShape, word: float, room_bytes: Num,
     cuts_inner: Mask = False,
 ) -> KeptOnChip:  # fmt: skip
-    """Return what stays of the tensor that all rounds of an operator use.
+    """Return the part that stays on chip of the tensor that all rounds of an operator use.
 
     It is the weight, unless the weight streams: then the inputs, or where its rows are cut the
     outputs, which are summed forward. Backward, sums come first: each of their bytes saves two, one

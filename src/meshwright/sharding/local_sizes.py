@@ -502,7 +502,7 @@ def kept_shares(layer: LayerGraph, *, separate: bool = False) -> dict[str, float
 
 
 def _kept_of_ring(layer: LayerGraph, plan_options: PlanOptions) -> list[SavedTensor]:
-    """Return what PyTorch's ring of cp keeps beside the input of the product behind it.
+    """Return the copy that PyTorch's ring of cp keeps beside the input of the product behind it.
 
     It merges heads in front of tokens; the product reads a copy with tokens in front: b s h
     elements more, as under Ulysses.

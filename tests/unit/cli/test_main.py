@@ -128,7 +128,8 @@ def test_without_a_command_the_help_is_printed(command, capsys):
 def test_help_keeps_the_letters_of_names(capsys):
     with pytest.raises(SystemExit):
         main(["partition", "--help"])
-    assert "Cut layers or kernels into stages that fit SRAM, a cache or HBM." in capsys.readouterr().out
+    told = "Cut layers or kernels into stages that fit SRAM, a cache or HBM."
+    assert told in capsys.readouterr().out
 
 
 def test_version(capsys):
