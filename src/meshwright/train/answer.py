@@ -421,8 +421,13 @@ class Plan(Shown):
                 f"simplest within {PLAN_ERROR:.0%} of {fastest}, {format_seconds(self.fastest_s)}"
             )
         else:
-            is_close = self.best.simulated_s and ahead <= PLAN_ERROR
-            why = "by its simulated step" if is_close else "since a framework starts it"
+            starts = any(one.launches for one in self.best.frameworks)
+            is_close = self.best.simulated_s is not None and ahead <= PLAN_ERROR
+            why = (
+                "since a framework starts it"
+                if starts and not is_close
+                else ("by its simulated step")
+            )
             text = f"leads {why}; {fastest} takes {format_seconds(self.fastest_s)}"
         return text if is_proven else f"{text}; {least}"
 

@@ -171,7 +171,7 @@ def _answer(
         robustness=_robustness(chosen, drawn, slower, len(candidates)),
         why_not=why_not,
         factors=factors,
-        warnings=(*_changed_order(candidates), *warnings(problem, best)),
+        warnings=(*_changed_order(candidates, leaders), *warnings(problem, best)),
         version=version(),
     )
 
@@ -186,10 +186,11 @@ def _best_of_streams(placer: Placer, leaders: Leaders) -> Candidate | None:
     return other.best if other.placed else None
 
 
-def _changed_order(candidates: Sequence[Candidate]) -> list[str]:
+def _changed_order(candidates: Sequence[Candidate], leaders: Leaders) -> list[str]:
     """Return a note if simulation prefers another plan than the price does; empty: it does not."""
-    known = [entry for entry in candidates if entry.simulated_s is not None]
-    if not known:
+    fastest = () if leaders.fastest is None else (leaders.fastest.candidate,)
+    known = [entry for entry in (*candidates, *fastest) if entry.simulated_s is not None]
+    if not known or known[0] is not candidates[0]:
         return []
     best, priced = known[0], min(known, key=lambda entry: entry.estimate.step_time_s)
     first_s, other_s = best.estimate.step_time_s, priced.estimate.step_time_s

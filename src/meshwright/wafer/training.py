@@ -32,6 +32,7 @@ from meshwright.wafer.operators.answer import check_operators, operator_plan
 from meshwright.wafer.operators.simulation import simulate_operators
 from meshwright.wafer.price import physical_network
 from meshwright.wafer.search import (
+    Laid,
     PlacementSearch,
     Placing,
     has_placement,
@@ -140,6 +141,8 @@ NUM_BOUNDED = 256
 """Candidates to search first, by their bounds."""
 NUM_INTERRUPTED = 4
 """Candidates that are placed at a time after an interrupt of the search, until one fits."""
+MOST_SIMULATED = 12
+"""Candidates that are simulated at most, where their prices are below the least simulated step."""
 NUM_OTHERS = 8
 """Candidates that are named behind the leading ones."""
 
@@ -155,23 +158,35 @@ def _leaders(
     """Return the answer of a search: the fastest candidates, and the next ones in closed form.
 
     The messages of each are routed around shared links, where that helps, before they are ranked.
-    Those that are simulated are put in order by that.
+    Those that are simulated are put in order by that. Where none of them takes what it is priced
+    at, those behind them are simulated too, as long as their price is below the least step that
+    was simulated.
     """
     final: list[Found] = []
     placings: dict[int, Placing] = {}
-    for laid in placing.fastest:
-        least_s = min((one.time_s for one in final), default=np.inf)
-        if len(final) >= top and laid.time_s > least_s * (1.0 + TIE):
-            break
+    waiting = placing.fastest
+
+    def routed_as(laid: Laid) -> Found:
         way = laid.placing
         if problem.mapper is Mapper.TMAP:
             way = routed(problem, way, physical)
         size = number_at(way.price.contended.step.memory_bytes)
-        final.append(laid.laid_as(problem, way.price.nesting, way.time_s, size))
-        placings[id(final[-1])] = way
+        found = laid.laid_as(problem, way.price.nesting, way.time_s, size)
+        placings[id(found)] = way
+        return found
+
+    while waiting:
+        least_s = min((one.time_s for one in final), default=np.inf)
+        if len(final) >= top and waiting[0].time_s > least_s * (1.0 + TIE):
+            break
+        final.append(routed_as(waiting[0]))
+        waiting = waiting[1:]
 
     def placed_at(one: Found) -> Placed:
         return Placed(one, placed_candidate(problem, placings[id(one)], physical))
+
+    def simulated_at(entry: Placed) -> Placed:
+        return _simulated(problem, entry, placings[id(entry.found)], physical)
 
     final.sort(key=attrgetter("time_s"))
     in_order = in_order_of_preference(final)[:top]
@@ -181,12 +196,18 @@ def _leaders(
         same = [entry for entry in placed if entry.found is final[0]]
         fastest = (same or [placed_at(final[0])])[0]
     played: list[Placed] = []
+    more: list[Placed] = []
     with suppress(KeyboardInterrupt):  # the plan is known, and stays
-        played.extend(
-            _simulated(problem, entry, placings[id(entry.found)], physical)
-            for entry in placed[:num_simulated]
-        )
-    placed = [*_in_simulated_order(played), *placed[len(played) :]]
+        played.extend(map(simulated_at, placed[:num_simulated]))
+        for laid in waiting[: MOST_SIMULATED - len(played)] if played else ():
+            least_s = min(entry.candidate.simulated_s or 0.0 for entry in [*played, *more])
+            if laid.time_s >= least_s:
+                break
+            one = routed_as(laid)
+            more.append(simulated_at(placed_at(one)))
+            in_order.append(one)
+    fastest = next((one for one in played if fastest and one.found is fastest.found), fastest)
+    placed = [*_in_simulated_order([*played, *more]), *placed[len(played) :]]
     known = {_identity(one) for one in in_order}
     left = [laid for laid in placing.laid if _identity(laid.found) not in known]
     others = tuple(
