@@ -362,10 +362,9 @@ def replicated_moments(
         ),
     )  # fmt: skip
     whole, offload = state.all_params, plan_options.offload
-    b, c = optimizer.gathered_weight_bytes_per_param, optimizer.gradient_bytes_per_param
+    b, c = optimizer.cast_bytes_per_param, optimizer.gradient_bytes_per_param
     later = np.asarray(state.later_micro_batches > 0)
     are_several = np.asarray(shards.dense * shards.replicas > 1)
-    b = b * (optimizer.weight_bytes_per_param > b)
     on_device = 0.0 if offload.has_activations else 1.0
     of_one = state.cached_bytes if offload.has_activations else state.kept_bytes
     copies = b * (whole - state.embedding_params + state.tied_params)

@@ -726,13 +726,14 @@ def _whole_weights(
 ) -> dict[str, Num]:  # fmt: skip
     """Return the memory that whole weights of PyTorch (ZeRO 0 and 1) add to a stage [bytes].
 
-    Under autocast the inputs of norms have the type of the weights
+    Under autocast the inputs of norms have the type of weights that are wider
     (PyTorch 2.13 ``aten/src/ATen/autocast_mode.h``: products alone are cast).
     """
     optimizer, software = problem.workload.optimizer, problem.workload.software
     if not software.autocasts_whole_weights:
         return {}
-    more = optimizer.weight_bytes_per_param / problem.rates.activation_bytes - 1.0
+    wide = optimizer.weight_bytes_per_param / problem.rates.activation_bytes
+    more = (wide - 1.0) * optimizer.trains_wide_weights
     norms = [
         float(sum(op.kind is OpKind.NORM and "hidden" in op.output.dims for op in kind.ops))
         for kind in problem.graph.layers

@@ -503,11 +503,11 @@ class Problem(ProblemOf[Training]):
 
         Source: PyTorch 2.13 ``aten/src/ATen/autocast_mode.h``: products alone are cast.
         """
-        optimizer = self.workload.optimizer
+        work = self.workload
         return (
             plan_options.zero_stage < 2
-            and self.workload.software.autocasts_whole_weights
-            and optimizer.weight_bytes_per_param > optimizer.gathered_weight_bytes_per_param
+            and work.software.autocasts_whole_weights
+            and work.optimizer.trains_wide_weights
         )
 
     @cached_property

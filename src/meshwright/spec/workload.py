@@ -97,6 +97,22 @@ class OptimizerPreset(Declaration):
         """Bytes of a weight that an update writes: none of one that rests."""
         return 0.0 if self.freezes_weights else self.weight_bytes_per_param
 
+    @property
+    def trains_wide_weights(self) -> bool:
+        """Whether all weights are wider than the products that read them."""
+        is_wide = self.weight_bytes_per_param > self.gathered_weight_bytes_per_param
+        return is_wide and not self.freezes_weights
+
+    @property
+    def cast_bytes_per_param(self) -> float:
+        """Bytes that autocast copies of a weight: of one that trains in a wider type.
+
+        Of frozen weights adapters alone are copied, FP32 to two bytes.
+        """
+        if self.freezes_weights:
+            return 2.0 * self.adapter_share
+        return self.gathered_weight_bytes_per_param * self.trains_wide_weights
+
     def with_gradients(self, dtype: Literal["fp32", "bf16"]) -> OptimizerPreset:
         """Return the preset with gradients that are accumulated and reduced in a type.
 
