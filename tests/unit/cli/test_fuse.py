@@ -91,7 +91,7 @@ def test_a_group_of_any_size_is_divided_at_once(capsys):
         (["gpt3-175b-layer", "--on", "SN10", "--tokens", "4k"], 2, "states its own sizes"),
         (["gpt3-175b-layer", "--on", "SN10", "--link", "1e300GB/s"], 2, "beyond 1e+30"),
         (["gpt3-175b-layer", "--on", "SN10", "--link", "25"], 2, "'25' has no unit"),
-        (["gpt3-175b-layer", "--on", "WSE-2"], 2, "num_cores: is unknown"),
+        (["gpt3-175b-layer", "--on", "WSE-2"], 3, "the chip has no DRAM"),
         (["gpt3-175b-layer", "--on", "SN10", "--tile", "1024"], 3, "a shorter tile needs less"),
     ],
     ids=lambda value: " ".join(value[1:]) if isinstance(value, list) else "",
