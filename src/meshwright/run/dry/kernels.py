@@ -40,7 +40,8 @@ def _flash(query: Any, key: Any, value: Any, *others: Any, **options: Any) -> An
 
 
 def _pinned(x: Any, device: Any = None) -> Any:
-    return torch.empty_like(x)
+    """Return memory of the host itself: FSDP pins the shards of all layers in its first pass."""
+    return x
 
 
 FLASH = aten._scaled_dot_product_flash_attention_for_cpu.default

@@ -8,7 +8,8 @@ at a given moment. Moments correspond by their distance from the beginning or th
 
 Two depths and two numbers of micro-batches determine it, and the peak is the largest of these
 moments. What lies between two ends repeats layers or tasks, and holds no more than an end does.
-A third depth is run as well; where it is not what the first two predict, all layers are run.
+A third depth is run as well; where a moment of it is not what the first two predict, all layers are
+run.
 """
 
 from __future__ import annotations
@@ -62,8 +63,10 @@ def run_shortened(plan: Plan, stage: int, run: RunRank) -> Ran:
 
     if depth:
         few, more, number = depth.few, depth.more, min(lengths)
-        followed = whole_of([(-1, ran(few, number)), (2, ran(more, number))])
-        if followed is None or not are_equal(followed, ran(2 * more - few, number)):
+        bent = whole_of([
+            (1, ran(few, number)), (-2, ran(more, number)), (1, ran(2 * more - few, number)),
+        ])  # fmt: skip
+        if bent is None or not is_nothing(bent):
             depth = None
     depths = depth.weights if depth else {0: 1}
     whole = whole_of([
@@ -158,9 +161,10 @@ def whole_of(runs: Weighted) -> Ran | None:
     return Ran(first.rank, moments, summed((times, ran.counts) for times, ran in runs))
 
 
-def are_equal(ran: Ran, other: Ran) -> bool:
-    """Return whether two runs have equal memory, collectives and FLOPs."""
-    return ran.usage == other.usage and ran.counts == other.counts
+def is_nothing(ran: Ran) -> bool:
+    """Return whether a sum of runs leaves no memory at any moment, no collectives, no FLOPs."""
+    has_counts = any(any(counted.values()) for counted in ran.counts)
+    return not has_counts and not ran.moments.held_bytes.any()
 
 
 def _aligned(moments: Sequence[Moments]) -> list[IntArray] | None:

@@ -86,6 +86,8 @@ class TorchtitanProgram(RankProgram):
             own = self.parallel.get_optional_mesh(name)
             if own is not None:
                 self._axis_of.setdefault(own.get_group().group_name, axis)
+        if (own := self.parallel.get_optional_mesh(["dp_replicate", "efsdp"])) is not None:
+            self._axis_of.setdefault(own.get_group("dp_replicate").group_name, "dp_replicate")
         return groups
 
     def _chunks(
