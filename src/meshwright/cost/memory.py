@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from meshwright.base.arrays import Mask, Num, larger, smaller, where
+from meshwright.base.arrays import Mask, Num, ceil_div, larger, smaller, where
 from meshwright.base.errors import Fault, SpecError
 from meshwright.cost.parts import TENSORS, MemoryPart, MemoryUse, by_field
 from meshwright.cost.problem import Problem
@@ -117,6 +117,8 @@ class StageState:
     """Chunks of layers through which a micro-batch passes one at a time [1]."""
     layer_params: Num = 0.0
     """Parameters of the largest layer [1]."""
+    layer_expert_params: Num = 0.0
+    """Parameters of routed experts among them [1]."""
     embedding_params: Num = 0.0
     head_params: Num = 0.0
     """Parameters of the head, those of a tied table left out [1]."""
@@ -167,6 +169,24 @@ class ShardDegrees:
     expert: Num
     replicas: Num = 1.0
     """Devices with the same dense shard [1]."""
+    padding: Num = 1.0
+    """Size of all shards of the experts together, over that of the experts [1]."""
+
+    def padded(self, plan_options: PlanOptions) -> Num:
+        """Return how often messages between the shards of experts carry these [1]."""
+        return self.padding if plan_options.zero_stage >= 2 else 1.0
+
+
+def shard_padding(num_rows: Num, num_shards: Num) -> Num:
+    """Return the rows of all shards together, over those that there are [1].
+
+    Every shard has a place for as many rows as the longest one: s ceil(r / s) / r. Of 16 experts
+    over 15 shards, two each: 30 / 16 = 1.875.
+
+    Source: PyTorch 2.13 ``distributed/fsdp/_fully_shard/_fsdp_param.py``
+    (``padded_sharded_size``).
+    """
+    return num_shards * ceil_div(num_rows, num_shards) / num_rows
 
 
 def resident_bytes(
@@ -420,6 +440,8 @@ def unit_moments(
     * Replicas sum what a reduction leaves, c P / N of all units. Where they do so in each pass, it
       stays to the end of the pass beside the gradients that it is added to, or that are on the
       host; where they do so once a step, it is added to that of the passes before.
+    * Shards of experts that are filled up lie so in messages and gathered weights: L and P of these
+      are larger (:func:`shard_padding`), a whole gradient is not.
     * A copy of a message is whole before the message goes: 2 b E, and 2 b H beside b L in the
       forward pass. Stages of several chunks gather all units first, b P, and copy the first one.
     * In a pipeline gradients are summed whole, c P, and reduced after the last pass, one unit at a
@@ -574,7 +596,18 @@ class UnitStep:
         """Places of the messages of gathered weights [bytes]."""
         state = self.state
         end = larger(state.embedding_params, state.head_params + state.tied_params)
-        return self.b * (state.layer_params + end)
+        return self.b * (self.layer_sent + end)
+
+    @cached_property
+    def layer_sent(self) -> Num:
+        """Parameters in a message of a layer, those that fill up shards among them [1]."""
+        filled = self.shards.padding - 1.0
+        return self.state.layer_params + filled * self.state.layer_expert_params
+
+    @cached_property
+    def whole_sent(self) -> Num:
+        """Parameters in the messages of all units, those that fill up shards among them [1]."""
+        return self.whole + (self.shards.padding - 1.0) * self.state.expert_params
 
     @cached_property
     def of_unit(self) -> Num:
@@ -603,12 +636,12 @@ class UnitStep:
     @cached_property
     def everything(self) -> Num:
         """Gathered weights of all units [bytes]."""
-        return self.b * self.whole
+        return self.b * self.whole_sent
 
     @cached_property
     def two(self) -> Num:
         """Gathered weights of two layers [bytes]."""
-        return 2.0 * self.b * self.state.layer_params
+        return 2.0 * self.b * self.layer_sent
 
     @cached_property
     def table(self) -> Num:
@@ -650,10 +683,10 @@ class UnitStep:
             idle=self.waits * (self.shard + self.messages),
         )
         # The first unit is reduced first, with all others whole beside it.
-        unit = where(embedding > 0, embedding, self.state.layer_params)
+        unit = where(embedding > 0, embedding, self.layer_sent)
         yield Moment(
             gradients=self.piped * (self.summed_whole + (c + self.each) * unit),
-            gathered=self.piped * b * (self.whole - unit),
+            gathered=self.piped * b * (self.whole_sent - unit),
             idle=self.piped * (self.shard - self.each * unit + self.messages),
         )
 
@@ -759,14 +792,14 @@ class UnitPass:
         The message of a unit is there until the next one is whole.
         """
         step, state = self.step, self.step.state
-        embedding, layer, head = state.embedding_params, state.layer_params, state.head_params
+        embedding, layer, head = state.embedding_params, step.layer_sent, state.head_params
         last_kept = self.behind_chunk + step.chunk * self.of_one_layer
         last_kept = smaller(last_kept, self.full) - self.of_one_layer
         for sent, params, before, kept in (
             (embedding, embedding, 0.0 * step.whole, self.behind_chunk),
             (embedding - state.tied_params + layer, layer, embedding, self.behind_chunk),
-            (2.0 * layer, layer, step.whole - head - layer, last_kept),
-            (layer + head, head, step.whole - head, self.full),
+            (2.0 * layer, layer, step.whole_sent - head - layer, last_kept),
+            (layer + head, head, step.whole_sent - head, self.full),
         ):
             stay = step.b * before if step.keeps else step.table * (before > 0)
             unused = larger(self.idle(0.0, 0.0) - step.b * sent, 0.0)
@@ -793,8 +826,8 @@ class UnitPass:
         copies = 2.0 - step.software.keeps_last_unit
         gathered = step.everything if step.keeps else copies * step.b * head + step.table
         yield Moment(self.summed, gathered, kept, scores, idle=self.idle(0.0, step.b * head))
-        gathered = step.everything if step.keeps else step.b * (ends + state.layer_params)
-        unused = self.idle(0.0, step.b * state.layer_params)
+        gathered = step.everything if step.keeps else step.b * (ends + step.layer_sent)
+        unused = self.idle(0.0, step.b * step.layer_sent)
         yield Moment(self.summed + step.g * ends, gathered, kept, scores, idle=unused)
 
     def loss_in_parts(self) -> Iterator[Moment]:
@@ -831,7 +864,7 @@ class UnitPass:
         step, state = self.step, self.step.state
         gradients = step.message * before + self.summed + self.growth * done
         gradients = gradients + step.late + self.reduced + self.held
-        unused, gathered = self.idle(done, step.b * state.layer_params), gathered + step.table
+        unused, gathered = self.idle(done, step.b * step.layer_sent), gathered + step.table
         yield Moment(gradients, gathered, kept, self.waiting, state.working_bytes, unused)
         others = step.on_device * state.other_blocks_kept_bytes / step.num_layers
         yield Moment(
@@ -847,20 +880,20 @@ class UnitPass:
         """Yield the backward pass behind the last layer: reduction of the head, layers, table."""
         step, state = self.step, self.step.state
         embedding, layer, head = state.embedding_params, state.layer_params, state.head_params
-        whole, everything, two = step.whole, step.everything, step.two
+        whole, everything, two, sent = step.whole, step.everything, step.two, step.layer_sent
         of_end = head * (not step.head_in_loss)
         ends = (step.g + step.message + self.added + self.growth) * of_end + self.summed
         ends = ends + step.late + self.reduced + self.held
-        gathered = (self.left(head) if step.keeps else step.b * layer) + step.table
+        gathered = (self.left(head) if step.keeps else step.b * sent) + step.table
         yield Moment(ends, gathered, self.full, self.waiting, idle=self.idle(head, 0.0))
         # The layer before the last one, the one behind the first one, and the first one.
         of_first = self.behind_chunk + self.of_one_layer
         behind_one, behind_two = (
-            where(step.num_layers > many, layer, of_end) for many in (1.0, 2.0)
+            where(step.num_layers > many, sent, of_end) for many in (1.0, 2.0)
         )
         yield from self.layer_backward(
             larger(self.full - self.of_one_layer, of_first), behind_one, head + layer,
-            self.left(head + layer) if step.keeps else two,
+            self.left(head + sent) if step.keeps else two,
         )  # fmt: skip
         in_pipe, alone = everything - step.b * embedding, two
         if step.keeps:
@@ -869,7 +902,7 @@ class UnitPass:
             smaller(of_first + self.of_one_layer, self.full), behind_two,
             larger(whole - embedding - 2.0 * layer, head), where(step.piped > 0, in_pipe, alone),
         )  # fmt: skip
-        first = where(step.piped > 0, everything, step.b * (layer + embedding))
+        first = where(step.piped > 0, everything, step.b * (sent + embedding))
         yield from self.layer_backward(of_first, behind_one, whole - embedding - layer, first)
         yield from self.embedding_backward()
 
@@ -879,7 +912,7 @@ class UnitPass:
         embedding, others = state.embedding_params, state.others_table_params
         made = step.g * (where(step.piped > 0, embedding, 2.0 * embedding) + others)
         made = where(others > 0, made, step.g * (embedding + state.tied_params)) + step.late
-        before = step.message * state.layer_params + self.summed + self.reduced + self.held
+        before = step.message * step.layer_sent + self.summed + self.reduced + self.held
         before = before + self.growth * (step.whole - embedding)
         is_first, kept, waiting = embedding > 0, self.behind_chunk, self.waiting
         last = where(step.piped > 0, step.everything, step.b * embedding)
@@ -1342,9 +1375,22 @@ def room_for(
 
 
 def shard_degrees(problem: Problem, strategy: StrategyOf[Num]) -> ShardDegrees:
-    """Return the devices over which the state of dense and of expert parameters is split."""
+    """Return the devices over which the state of dense and of expert parameters is split.
+
+    Full sharding by unit deals whole experts; over more ranks than experts, parts of each. Without
+    ep, replicas count as such ranks. The fullest device has two of 16 experts over 15 shards: an
+    eighth.
+
+    Source: torchtitan 0.3.0 ``distributed/fsdp.py`` (``expert_shard_placement``).
+    """
     dense = strategy.dp_shard * strategy.cp
     replicas = strategy.dp_replicate + 0.0 * dense
     if not problem.num_experts:
         return ShardDegrees(dense, 1.0, replicas)
-    return ShardDegrees(dense, degree_of("edp_shard", strategy), replicas)
+    expert, ep = degree_of("edp_shard", strategy), strategy.ep
+    if not problem.workload.software.shards_by_unit:
+        return ShardDegrees(dense, expert, replicas)
+    ranks = expert * where(ep > 1, ep, strategy.dp_replicate)
+    deals = ranks <= problem.num_experts
+    padding = where(deals, shard_padding(problem.num_experts / ep, expert), 1.0)
+    return ShardDegrees(dense, expert / padding, replicas, padding)

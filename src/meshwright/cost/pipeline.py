@@ -677,6 +677,7 @@ def _stage_state(
     layer = reduce(
         larger, [n * (count > 0) for n, count in zip(unit_params[:-2], layers, strict=True)]
     )
+    of_experts = [c.expert_params * (n > 0) for c, n in zip(costs[:-2], layers, strict=True)]
     tied = _shared_table_params(problem, plan_options, strategy) * (position == "first")
     embedding = unit_params[-2] * counts[-2]
     waits = software.sums_in_last_pass and plan_options.zero_stage == 3
@@ -708,6 +709,7 @@ def _stage_state(
         num_chunks=strategy.num_virtual_stages,
         summed_chunks=where(in_turn > 0, 1.0 / strategy.num_virtual_stages, 1.0),
         layer_params=layer,
+        layer_expert_params=reduce(larger, of_experts),
         embedding_params=embedding,
         head_params=unit_params[-1] * counts[-1] - tied,
         tied_params=tied,

@@ -228,7 +228,7 @@ def step_times(
 ) -> StepTime:  # fmt: skip
     """Return the time of the step, in parts; the states of single stages do not matter."""
     optimizer, heaviest = problem.workload.optimizer, price.heaviest
-    synced = step_sync(problem, plan_options, price, links)
+    synced = step_sync(problem, plan_options, shards, price, links)
     optimizer_s = optimizer_step_s(heaviest, shards, plan_options, optimizer, problem.rates)
     offloaded = plain(0.0 * optimizer_s)
     if plan_options.uses_host:
@@ -243,8 +243,9 @@ def step_times(
 
 
 def step_sync(
-    problem: Problem, plan_options: PlanOptions, price: PipelinePrice, links: SyncLinks
-) -> GradientSync:
+    problem: Problem, plan_options: PlanOptions, shards: ShardDegrees, price: PipelinePrice,
+    links: SyncLinks,
+) -> GradientSync:  # fmt: skip
     """Return the synchronisation of the fullest stage, copies of full sharding included.
 
     On CPUs nothing hides what sharding sends: FSDP2 makes its collectives with ``async_op=False``
@@ -256,6 +257,8 @@ def step_sync(
         plan_options = replace(plan_options, overlap_data_parallel=False)
     kinds = [(heaviest.dense_params, links.dense)]
     if links.expert is not None:
+        sent = heaviest.expert_params * shards.padded(plan_options)
+        heaviest = replace(heaviest, expert_params=sent)
         kinds.append((heaviest.expert_params, links.expert))
     software = problem.workload.software
     synced = gradient_sync(kinds, price, plan_options, optimizer, software)

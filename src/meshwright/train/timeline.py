@@ -253,7 +253,8 @@ def step_timeline(
     links = step_collectives(problem, network)
     send_s = number_at(links.send.time_s(send_bytes(problem, plan_options, strategy), 1.0))
     overlaps_sends = problem.workload.software.overlaps_sends
-    sync = step_sync(problem, plan_options, priced.pipeline, links.sync)
+    shards = shard_degrees(problem, strategy)
+    sync = step_sync(problem, plan_options, shards, priced.pipeline, links.sync)
     passes = _pass_parts(
         layers, _counts(problem, plan_options, stages, chunks), sync,
         splits=plan_options.schedule is ScheduleKind.ZERO_BUBBLE,

@@ -21,6 +21,8 @@ from meshwright.cost.memory import (
     memory_use,
     needed_bytes,
     norm_bytes,
+    shard_degrees,
+    shard_padding,
     stage_moments,
     weighed_rows_bytes,
 )
@@ -28,7 +30,7 @@ from meshwright.cost.parts import MemoryPart, MemoryUse, StepPhase, StepTime, Ti
 from meshwright.cost.pipeline import PipelinePrice
 from meshwright.cost.step import host_update_s, offload_step_s, optimizer_step_s
 from meshwright.graph.transformer import build_graph
-from meshwright.sharding.strategy import Offload, PlanOptions
+from meshwright.sharding.strategy import Offload, PlanOptions, make_strategy
 from meshwright.spec.system import HostLink
 from meshwright.spec.workload import OptimizerPreset, SoftwareStack
 
@@ -525,6 +527,42 @@ def test_replicas_keep_what_they_sum_to_the_end_of_a_pass():
         alone, summed = found[19].gradients
         assert alone == 120 + (2 + 4) * 50 + 4 * 50 / 10  # one shard on its way
         assert summed == 120 + (2 + 4) * 50 + more
+
+
+def test_shards_of_whole_rows_are_filled_up_to_the_longest():
+    """16 rows over 15 shards: two each, 30 places; over 8 shards: 16."""
+    assert list(shard_padding(16.0, np.array([15.0, 8.0, 1.0]))) == [30 / 16, 1, 1]
+
+
+def test_experts_are_dealt_whole_up_to_as_many_ranks_as_there_are_experts():
+    """256 experts, ep 16: 15 shards of 16 experts have two at most; 30 shards have parts of each.
+
+    Without ep, 2 x 96 ranks of a replicated shard are fewer than 256 experts, 3 x 96 are more.
+    """
+    by_unit = SimpleNamespace(num_experts=256, workload=SimpleNamespace(software=UNITS))
+    flat = SimpleNamespace(num_experts=256, workload=SimpleNamespace(software=HOST_UPDATES))
+    for shards, replicas, ep, state, padding in (
+        (240, 8, 16, 8, 30 / 16), (480, 4, 16, 30, 1), (128, 15, 16, 8, 1),
+        (96, 2, 1, 256 / 3, 96 * 3 / 256), (96, 3, 1, 96, 1),
+    ):  # fmt: skip
+        strategy = make_strategy(dp_shard=shards, dp_replicate=replicas, ep=ep)
+        found = shard_degrees(by_unit, strategy)
+        assert (found.expert, found.padding) == pytest.approx((state, padding))
+        assert shard_degrees(flat, strategy).expert == shards / ep
+
+
+def test_messages_of_layers_carry_shards_of_experts_filled_up():
+    """40 of 100 parameters of a layer are experts, sent as 60; 22 dense ones and 20 on a device.
+
+    The first layer begins with two layers of 2 x 120 bytes, the message of the last one, 4 x 120,
+    and shards of 150 parameters that are reduced, 4 x 42 / 300 each.
+    """
+    shards = ShardDegrees(10.0, 4.0, padding=1.5)
+    state = replace(UNIT_STATE, dense_params=220.0, expert_params=80.0, layer_expert_params=40.0)
+    found = ends_of_units(state, shards, PlanOptions(zero_stage=3), FSDP, UNITS)
+    begins = [m for m in found if m.temporary == 30 and m.activations == 200]
+    assert begins[0].gathered == 2 * 120 + 2 * 120
+    assert begins[0].gradients == pytest.approx(4 * 120 + 150 * 4 * 42 / 300)
 
 
 def test_stages_of_several_chunks_gather_all_units_first():

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from meshwright.base.arrays import number_at
+from meshwright.cost.memory import shard_degrees
 from meshwright.cost.parts import TENSORS
 from meshwright.cost.pipeline import SyncCounts, head_sync_counts, sync_counts
 from meshwright.cost.step import price_columns
@@ -57,6 +58,7 @@ def expected_messages(plan: Plan, stage_layers: Iterable[range], stage: int) -> 
     problem, best, chunks = plan.problem, plan.best, list(stage_layers)
     job = Job(plan.model, best.strategy, best.plan_options, plan.workload.sequence_length,
               micro_batches(plan))  # fmt: skip
+    padding = number_at(shard_degrees(problem, best.strategy).padded(best.plan_options))
     priced = problem.derived_shardings(best.plan_options)
     calls = [
         [call for call in found.calls if not _is_of_data(call)] + list(_data_calls(plan, piece))
@@ -73,6 +75,8 @@ def expected_messages(plan: Plan, stage_layers: Iterable[range], stage: int) -> 
             *calls_between_stages(job, problem.graph, counts[-1] == 0, counts[-2] == 0),
         ):
             key, shares = _as_sent(plan, call)
+            if _is_of_data(call) and "experts" in call.tensor.dims:
+                shares *= padding
             total[key] += elements * shares * _word_bytes(plan, call, synced)
     return {key: num_bytes for key, num_bytes in total.items() if num_bytes}
 
