@@ -752,11 +752,14 @@ class Sweep(Written):
     file: Name = argument("question, fixed fields and varied fields (YAML)", "FILE", is_needed=True)
     out: Path | None = option(
         "store the results in SQLite, PostgreSQL or Parquet; run again to resume",
-        "FILE.db|postgresql://...|s3://...", writes=(), is_resumed=True,
+        "FILE.db|postgresql://...|s3://...",
+        writes=(),
+        is_resumed=True,
     )
     on_cluster: Name = option(
         "workers: processes here, or a Dask or Ray cluster",
-        "local:N|dask://HOST:PORT|ray://HOST:PORT", "local:1",
+        "local:N|dask://HOST:PORT|ray://HOST:PORT",
+        "local:1",
     )
     csv: Path | None = option("write all points and results", "FILE", writes=())
     picture: Path | None = option("draw the heat map of the file", "FILE.svg", writes=(".svg",))

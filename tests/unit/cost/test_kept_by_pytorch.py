@@ -133,7 +133,7 @@ def test_a_ring_of_pytorch_keeps_its_output_beside_the_copy_behind_it():
 
 
 def test_autocast_copies_the_adapters_of_frozen_weights_alone():
-    """By hand: 20,971,520 adapters of rank 8 in FP32 have copies of 2 bytes, frozen weights none."""
+    """By hand: 20,971,520 FP32 adapters of rank 8 have copies of 2 bytes; frozen weights, none."""
     asked = {"on": "8xH100", "seq": 4096, "global_batch": 64, "optimizer": "adapters"}
     found = mw.estimate("llama3-8b", dp=8, zero=0, framework="accelerate", lora_rank=8, **asked)
     assert 0 < found.best.estimate.memory_most_bytes["gathered_bytes"] <= 2 * 20_971_520

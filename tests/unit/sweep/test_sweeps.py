@@ -353,9 +353,7 @@ def test_the_command_answers_writes_and_goes_on(tmp_path, capsys):
     assert "heat_map" in capsys.readouterr().err
     for wrong in ("local:many", "local:0", "4", "dask://"):
         assert main([*words, "--on-cluster", wrong]) == 2
-    assert "found 'dask://' (local:N (such as local:4)" in (
-        capsys.readouterr().err
-    )
+    assert "found 'dask://' (local:N (such as local:4)" in (capsys.readouterr().err)
 
 
 def test_files_that_cannot_be_written_are_told_before_the_first_point(tmp_path, capsys):
