@@ -173,7 +173,7 @@ class ShardDegrees:
     """Size of all shards of the experts together, over that of the experts [1]."""
 
     def padded(self, plan_options: PlanOptions) -> Num:
-        """Return the size of messages between the shards of experts, over that of the experts [1]."""
+        """Return the size of messages between shards of experts, over that of the experts [1]."""
         return self.padding if plan_options.zero_stage >= 2 else 1.0
 
 
