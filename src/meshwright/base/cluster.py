@@ -25,7 +25,7 @@ from concurrent.futures import (
 )
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from multiprocessing import active_children
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
@@ -160,11 +160,13 @@ class LocalProcesses(Cluster):
     def __init__(self, num_workers: int) -> None:
         self.num_workers = num_workers
         self._others = active_children()
-        self.renew()
+        self._pool = ProcessPoolExecutor(num_workers, initializer=_leave_interrupts)
 
     def renew(self) -> None:
-        """Start new processes."""
-        self._pool = ProcessPoolExecutor(self.num_workers, initializer=_leave_interrupts)
+        """Start new processes: not as copies of this one, whose threads may hold locks."""
+        self._pool = ProcessPoolExecutor(
+            self.num_workers, mp_context=get_context("spawn"), initializer=_leave_interrupts
+        )
 
     def submit(self, call: Callable[..., Any], *given: Any) -> Future[Any]:
         """Return the future result of a call; a pool that broke says so in it."""
