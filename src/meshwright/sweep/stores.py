@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -100,6 +101,16 @@ class Store(ABC):
             )
 
 
+MOST_TRIES, WAIT_S = 300, 0.1
+"""Times that a file of another process is tried, and the seconds between them."""
+
+
+def _remove(path: Path) -> None:
+    """Remove the files that SQLite leaves on a full disk."""
+    for kind in ("", "-wal", "-shm", "-journal"):
+        path.with_name(path.name + kind).unlink(missing_ok=True)
+
+
 class SqliteStore(Store):
     """A file of SQLite, or a place in memory."""
 
@@ -107,20 +118,24 @@ class SqliteStore(Store):
 
     def __init__(self, path: Path | None) -> None:
         self.place = path
-        if path is None or path.exists():
-            self._open()
-            return
-        try:
-            self._open("cannot be written")
-        except SpecError:
-            for kind in ("", "-wal", "-shm", "-journal"):  # files that SQLite leaves on a full disk
-                path.with_name(path.name + kind).unlink(missing_ok=True)
-            raise
+        is_new = path is not None and not path.exists()
+        with self._told("cannot be written" if is_new else "is not a file of results"):
+            for _ in range(MOST_TRIES):
+                try:
+                    self._open()
+                    return
+                except sqlite3.OperationalError as error:
+                    if path is None or "locked" not in str(error):
+                        if path is not None and is_new:
+                            _remove(path)
+                        raise
+                    time.sleep(WAIT_S)  # another process makes the same file
+            raise sqlite3.OperationalError(f"it is locked since {MOST_TRIES * WAIT_S:.0f} s")
 
-    def _open(self, trouble: str = "is not a file of results") -> None:
+    def _open(self) -> None:
         """Open the file, or create it."""
-        with self._told(trouble):
-            self._base = sqlite3.connect(":memory:" if self.place is None else str(self.place))
+        self._base = sqlite3.connect(":memory:" if self.place is None else str(self.place))
+        try:
             tables = self._base.execute("SELECT name FROM sqlite_master").fetchall()
             if tables and ("results",) not in tables:
                 raise sqlite3.DatabaseError("it holds other tables")
@@ -133,6 +148,9 @@ class SqliteStore(Store):
             )
             self._base.execute("SELECT key, point, result FROM results LIMIT 1")
             self._base.execute(f"PRAGMA user_version = {SCHEMA}")
+        except BaseException:
+            self._base.close()
+            raise
 
     def close(self) -> None:
         """Close the file."""
