@@ -108,7 +108,7 @@ class StageState:
     wide_loss_bytes: Num = 0.0
     """More activations at the loss then [bytes]."""
     split_share: Num = 0.0
-    """1 where tp splits weights of which the gradients wait for the end of a backward pass."""
+    """1 where tp splits weights whose gradients wait for the end of a backward pass."""
     dealt_params: Num = 0.0
     """Parameters of the largest weight where ZeRO 1 deals whole weights, else 0 [1]."""
     summed_chunks: Num = 1.0
@@ -616,7 +616,7 @@ class UnitStep:
 
     @cached_property
     def own(self) -> Num:
-        """Parameters of which the loss reduces the gradients [1]."""
+        """Parameters whose gradients the loss reduces [1]."""
         return (self.state.head_params + self.state.tied_params) * self.head_in_loss
 
     @cached_property
@@ -857,7 +857,7 @@ class UnitPass:
         kept
             Activations at its beginning [bytes].
         before, done
-            Parameters of the unit before, of which gradients are sent, and of all units before [1].
+            Parameters of the unit before, whose gradients are sent, and of all units before [1].
         gathered
             Gathered weights, a tied table left out [bytes].
         """

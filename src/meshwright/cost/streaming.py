@@ -479,7 +479,7 @@ def kept_on_chip(
     shape
         The products of one round.
     room_bytes
-        On-chip memory for it: a part of the room, the rest of which is for streams [bytes].
+        On-chip memory for it: a part of the room; streams have the rest [bytes].
     cuts_inner
         Whether the rounds cut the rows of a weight that streams, from :func:`cuts_rows`.
     """

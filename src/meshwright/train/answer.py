@@ -423,11 +423,8 @@ class Plan(Shown):
         else:
             starts = any(one.launches for one in self.best.frameworks)
             is_close = self.best.simulated_s is not None and ahead <= PLAN_ERROR
-            why = (
-                "since a framework starts it"
-                if starts and not is_close
-                else ("by its simulated step")
-            )
+            is_launched = starts and not is_close
+            why = "since a framework starts it" if is_launched else "by its simulated step"
             text = f"leads {why}; {fastest} takes {format_seconds(self.fastest_s)}"
         return text if is_proven else f"{text}; {least}"
 

@@ -72,7 +72,7 @@ class Loop:
     carried: Sequence[object]
     """Values that each iteration takes from the one before."""
     slices: Sequence[object] = ()
-    """Tensors of which each iteration takes one place of an axis."""
+    """Tensors that give each iteration one place of an axis."""
     fixed: Sequence[object] = ()
     """Values that all iterations take."""
     in_axes: Sequence[int] = ()

@@ -306,7 +306,7 @@ class _FileReader:
         yield ProgramStep(name, operator, arguments, self._outputs(node, name))
 
     def _outputs(self, node: NodeProto, name: str) -> tuple[tuple[str, TensorMeta], ...]:
-        """Return names and facts of what a node makes."""
+        """Return names and facts of the outputs of a node."""
         known = next((made for made in node.output if made in self.types), name)
         return tuple(
             (made or f"{name}.{at}", self._meta(made if made in self.types else known))
@@ -360,7 +360,7 @@ class _FileReader:
     def _type_of_entry(
         self, entry: Any, read: str, axes: tuple[Sequence[int], Sequence[int]], *, is_scanned: bool
     ) -> None:
-        """State the shape of an input of an inner graph, which is that of what it takes."""
+        """State the shape of an input of an inner graph: the shape of its argument."""
         kind = entry.type.tensor_type
         kind.CopyFrom(self.types[read])
         if is_scanned:

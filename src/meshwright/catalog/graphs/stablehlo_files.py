@@ -84,7 +84,7 @@ _SAME_CALLS = frozenset(
     {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement",
      "xla.sdy.FuncResultSharding", "LayoutConstraint", "mhlo.copy"}
 )  # fmt: skip
-"""Calls of a compiler that return what they take."""
+"""Calls of a compiler that return their argument."""
 _ELEMENTS: Mapping[str, tuple[str, float]] = {
     "f64": ("float64", 8.0), "f32": ("float32", 4.0), "f16": ("float16", 2.0),
     "bf16": ("bfloat16", 2.0), "tf32": ("float32", 4.0), "i1": ("bool", 1.0),

@@ -84,7 +84,7 @@ def _nesting(problem: Problem, option: OperatorOption) -> Nesting:
 
 @dataclass(frozen=True)
 class _Played:
-    """The groups of a plan with what they compute and send."""
+    """The groups of a plan with their computation and their messages."""
 
     prices: OperatorPrices
     physical: Network

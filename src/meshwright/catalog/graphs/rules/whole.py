@@ -39,7 +39,7 @@ def prelu(to: GraphBuilder, call: OpCall) -> Value:
 
 
 def dropout(to: GraphBuilder, call: OpCall) -> Value:
-    """Return elements of which some are dropped in training, all in inference."""
+    """Return the elements behind a dropout: in inference, those before it."""
     return each_element(to, call) if call["train"] else call.first
 
 
