@@ -160,12 +160,15 @@ class LocalProcesses(Cluster):
     def __init__(self, num_workers: int) -> None:
         self.num_workers = num_workers
         self._others = active_children()
-        self._pool = ProcessPoolExecutor(num_workers, initializer=_leave_interrupts)
+        self._pool = self._processes()
 
     def renew(self) -> None:
         """Start new processes: not as copies of this one, whose threads may hold locks."""
-        self._pool = ProcessPoolExecutor(
-            self.num_workers, mp_context=get_context("spawn"), initializer=_leave_interrupts
+        self._pool = self._processes("spawn")
+
+    def _processes(self, method: str | None = None) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(
+            self.num_workers, get_context(method), _end_with_parent, initargs=(os.getpid(),)
         )
 
     def submit(self, call: Callable[..., Any], *given: Any) -> Future[Any]:
@@ -424,9 +427,11 @@ def _some(found: list[Any]) -> Iterator[list[Any]]:
         yield found
 
 
-def _leave_interrupts() -> None:
-    """Leave Ctrl-C to the parent process; end on its request, and with it."""
-    parent = os.getppid()
+def _end_with_parent(parent: int) -> None:
+    """Leave Ctrl-C to the parent process; end on its request, and with it.
+
+    The parent may have ended before this process could ask for its number.
+    """
 
     def watch() -> None:
         while os.getppid() == parent:
