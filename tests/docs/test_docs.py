@@ -34,9 +34,16 @@ LONG = (
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CHECKED = ("explanation/dataflow.md", "tutorials/first_plan.md")
 """Pages whose times, sizes and rates all come from commands."""
-MEASURE = re.compile(r"\d[\d,.]* (?:ms|us|s|GiB|TFLOP/s|PFLOP/s|sequences/s|samples/s)\b")
+MEASURE = re.compile(r"\d[\d,.]* (?:ms|us|s|GiB|TFLOP/s|PFLOP/s|sequences/s|samples/s)\b(?!\^)")
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 WRITTEN = re.compile(r"<!-- benchmarks/\w+\.py -->.*?<!-- end -->", re.DOTALL)
+BLOCK = re.compile(r"\n\s*\n(?!\||```)|\n(?=#)|\n(?=\* |\d+\. )")
+"""Borders of blocks: a table belongs to the paragraph before it."""
+ORIGIN = re.compile(
+    r"`[\w*./-]+/[\w./-]+`|\]\([\w./-]*results|\]\([\w./-]*benchmarks|arXiv|`[a-z-]+/\d|[Bb]y hand"
+)
+"""A script, a test, a table, a publication or a row that a number comes from."""
+CODE = re.compile(r"`[^`]*`")
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 IN_REPOSITORY = re.compile(r"`((?:src|tests|docs|benchmarks|catalog|papers)/[\w./-]+)`")
 
@@ -92,6 +99,25 @@ def test_measures_in_the_text_are_among_the_lines_shown():
         shown += "".join(WRITTEN.findall(text))
         told = MEASURE.findall(WRITTEN.sub("", FENCED.sub("", text)).replace("\n", " "))
         assert [measure for measure in told if measure not in shown] == [], page.name
+
+
+@pytest.mark.parametrize(
+    "page",
+    [README, *(page for page in PAGES if page.parent.name != "results")],
+    ids=lambda page: page.name,
+)
+def test_measures_are_shown_by_a_command_or_name_their_origin(page):
+    text = page.read_text(encoding="utf-8")
+    shown = "".join(block.group() for block in FENCED.finditer(text)) + "".join(
+        WRITTEN.findall(text)
+    )
+    lost = {
+        block: measures
+        for block in BLOCK.split(WRITTEN.sub("", FENCED.sub("", text)))
+        if not ORIGIN.search(block)
+        and (measures := [one for one in MEASURE.findall(CODE.sub("", block)) if one not in shown])
+    }
+    assert lost == {}
 
 
 @pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: page.name)
