@@ -82,6 +82,19 @@ HUB = {
     "deepseek-v2-lite": 15_706_484_224,
 }
 
+TRANSFORMERS = {
+    # Numbers that the classes of transformers 5.23 hold (tests/frameworks/test_families.py).
+    "smollm3-3b": 3_075_098_624,
+    "ernie4.5-21b-a3b": 21_825_437_888,
+    "qwen3.5-35b-a3b": 34_660_610_688,
+    "solar-open-100b": 102_651_799_552,
+    "olmo-hybrid-7b": 7_430_870_688,
+    "cwm-32b": 32_581_097_472,
+    "ministral3-8b": 8_489_553_920,
+    "command-r-35b": 34_980_831_232,
+    "minimax-m2": 228_689_764_864,
+}
+
 PAPER = {
     # Biderman et al. 2023 (arXiv 2304.01373): totals in the README of EleutherAI/pythia.
     "pythia-70m": 70_426_624,
@@ -99,7 +112,7 @@ PAPER = {
 }
 
 
-@pytest.mark.parametrize(("name", "published"), [*HUB.items(), *PAPER.items()])
+@pytest.mark.parametrize(("name", "published"), [*(HUB | TRANSFORMERS | PAPER).items()])
 def test_count_is_the_published_one(name, published):
     assert count_parameters(load_model(name)).num_params == published
 

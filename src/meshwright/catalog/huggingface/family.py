@@ -26,12 +26,25 @@ MOST_LAYERS: Final = 10_000
 MOST: Final = 2**31 - 1
 """The largest size of one dim: a 32-bit index."""
 
-Kind = Literal["count", "count_or_zero", "flag", "text", "counts", "texts", "section", "anything"]
+Kind = Literal[
+    "count",
+    "count_or_zero",
+    "index",
+    "flag",
+    "text",
+    "pattern",
+    "counts",
+    "texts",
+    "section",
+    "anything",
+]
 Rule = tuple[Literal["divides", "at_most", "equals", "one_for_each"], str]
 """Relation that a field must have to another one; ``one_for_each``: a list of that length."""
 
 _IN_WORDS: Final[Mapping[Kind, str]] = {
     "flag": "true or false", "text": "a text", "counts": "a list of whole numbers",
+    "index": "the number of a layer, or -1 for the last",
+    "pattern": "a whole number of at least one, or letters L and G",
     "texts": "a list of texts", "section": "a nested section", "anything": "anything",
 }  # fmt: skip
 
@@ -68,6 +81,11 @@ class ConfigKey:
         match self.kind:
             case "count" | "count_or_zero":
                 is_right = _is_whole(value, int(self.kind == "count"), self.most)
+            case "index":
+                is_right = _is_whole(value, -1, MOST_LAYERS)
+            case "pattern":
+                is_text = isinstance(value, str) and value != "" and not set(value) - set("LG")
+                is_right = is_text or _is_whole(value, 1, MOST_LAYERS)
             case "flag":
                 is_right = isinstance(value, bool)
             case "text":
@@ -188,6 +206,7 @@ FIXED: Final[Mapping[str, tuple[object, ...]]] = {
     "full_attn_mod": (1,),
     "sliding_window": (None, 0),
     "n_inner": (None,),
+    "qk_layernorm": (False,),
     "use_bidirectional_attention": (False, None),
 }
 """Fields that would change the structure of a family that does not read them, and the values that

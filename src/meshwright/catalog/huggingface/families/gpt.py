@@ -1,4 +1,7 @@
-"""GPT-2 and its relatives with LayerNorm: GPT-NeoX, OPT, BLOOM, MPT, Falcon, Megatron's GPT.
+"""GPT-2 and its relatives with LayerNorm, or with networks that have no gate.
+
+GPT-NeoX, OPT, BLOOM, MPT, Falcon, Megatron's GPT; GPT-J, CodeGen, GPT BigCode, Phi, Phi-3.5 with
+experts, StableLM, StarCoder 2, Jais 2, Nemotron, Command, Arcee and Apertus.
 
 Source, where a family names no other: the configuration and model classes of Hugging Face
 transformers (``GPT2Config`` and ``GPT2LMHeadModel``, ...).
@@ -8,39 +11,47 @@ from __future__ import annotations
 
 from meshwright.catalog.huggingface.family import (
     CORE_KEYS,
+    GROUPED_KEYS,
     MOST_LAYERS,
     REQUIRED,
+    STATED_KV_KEYS,
     Config,
     ConfigKey,
     attention_of,
     count,
     count_or_none,
     dense_layer,
+    expert_keys,
+    experts_of,
     family,
     flag,
+    layer_types,
     model_of,
     text,
+    window_or_none,
 )
-from meshwright.spec.model import ModelSpec
+from meshwright.spec.model import AttentionSpec, LayerSpec, ModelSpec
+
+_GPT_KEYS = {
+    "hidden_size": count(names=("n_embd", "hidden_size")),
+    "num_hidden_layers": count(names=("n_layer", "num_hidden_layers"), most=MOST_LAYERS),
+    "num_attention_heads": count(names=("n_head", "num_attention_heads")),
+    "max_position_embeddings": count(names=("n_positions", "max_position_embeddings")),
+    "intermediate_size": count_or_none(names=("n_inner",)),
+    "vocab_size": count(),
+    "tie_word_embeddings": flag(True),
+}
+_SUMMARY = """
+    n_ctx summary_activation summary_first_dropout summary_proj_to_labels summary_type
+    summary_use_proj gradient_checkpointing scale_attn_weights
+    """
 
 
 @family(
     "gpt2",
     "GPT2LMHeadModel",
-    keys={
-        "hidden_size": count(names=("n_embd", "hidden_size")),
-        "num_hidden_layers": count(names=("n_layer", "num_hidden_layers"), most=MOST_LAYERS),
-        "num_attention_heads": count(names=("n_head", "num_attention_heads")),
-        "max_position_embeddings": count(names=("n_positions", "max_position_embeddings")),
-        "intermediate_size": count_or_none(names=("n_inner",)),
-        "vocab_size": count(),
-        "tie_word_embeddings": flag(True),
-    },
-    harmless="""
-        n_ctx scale_attn_weights scale_attn_by_inverse_layer_idx reorder_and_upcast_attn
-        summary_activation summary_first_dropout summary_proj_to_labels summary_type
-        summary_use_proj
-        """,
+    keys=_GPT_KEYS,
+    harmless=f"{_SUMMARY} scale_attn_by_inverse_layer_idx reorder_and_upcast_attn",
 )
 def read_gpt2(fields: Config) -> ModelSpec:
     """Return GPT-2: multi-head attention, learned positions, biases everywhere, tied head."""
@@ -101,6 +112,188 @@ def read_bloom(fields: Config) -> ModelSpec:
     attention = attention_of(fields, bias=True)
     layer = dense_layer(fields, attention, gated=False, bias=True)
     return model_of(fields, layer, norm="layer", embedding_norm=True)
+
+
+@family(
+    "codegen",
+    "CodeGenForCausalLM",
+    keys=_GPT_KEYS | {"tie_word_embeddings": flag(False)},
+    harmless=_SUMMARY,
+)
+@family(
+    "gptj",
+    "GPTJForCausalLM",
+    keys=_GPT_KEYS | {"tie_word_embeddings": flag(False)},
+    harmless=_SUMMARY,
+)
+def read_gptj(fields: Config) -> ModelSpec:
+    """Return GPT-J or CodeGen: parallel branches with one norm, biases in the network and head."""
+    layer = _one_norm(fields, attention_of(fields))
+    return model_of(fields, layer, norm="layer", head_bias=True)
+
+
+def _one_norm(fields: Config, attention: AttentionSpec) -> LayerSpec:
+    """Return a layer whose branches share a norm; the network has biases."""
+    return dense_layer(
+        fields, attention, gated=False, bias=True, num_norms=1, parallel_residual=True
+    )
+
+
+@family(
+    "gpt_bigcode",
+    "GPTBigCodeForCausalLM",
+    keys=_GPT_KEYS | {"multi_query": flag(True)},
+    harmless=f"{_SUMMARY} attention_softmax_in_fp32 scale_attention_softmax_in_fp32 "
+    "num_key_value_heads inference_runner validate_runner_input max_batch_size max_sequence_length "
+    "pre_allocate_kv_cache pad_key_length attn_implementation",
+)
+def read_gpt_bigcode(fields: Config) -> ModelSpec:
+    """Return SantaCoder or StarCoder: GPT-2 with one key and value head."""
+    kv_heads = 1 if fields.flag("multi_query") else None
+    attention = attention_of(fields, kv_heads=kv_heads, bias=True)
+    return model_of(
+        fields,
+        dense_layer(fields, attention, gated=False, bias=True),
+        norm="layer",
+        learned_positions=fields.count("max_position_embeddings"),
+    )
+
+
+@family("phi", "PhiForCausalLM", keys=GROUPED_KEYS)
+def read_phi(fields: Config) -> ModelSpec:
+    """Return Phi-1 to 2: parallel branches with one norm, biases everywhere, in the head too."""
+    layer = _one_norm(fields, attention_of(fields, bias=True))
+    return model_of(fields, layer, norm="layer", head_bias=True)
+
+
+@family(
+    "phimoe",
+    "PhimoeForCausalLM",
+    "PhiMoEForCausalLM",
+    keys=STATED_KV_KEYS
+    | {
+        **expert_keys("num_local_experts"),
+        "attention_bias": flag(False),
+        "lm_head_bias": flag(False),
+        "sliding_window": window_or_none(),
+    },
+    harmless="input_jitter_noise",
+)
+def read_phimoe(fields: Config) -> ModelSpec:
+    """Return Phi-3.5 with experts in each layer: LayerNorm and gated experts."""
+    bias, window = fields.flag("attention_bias"), fields.window("sliding_window")
+    attention = attention_of(fields, bias=bias, window=window)
+    layer = LayerSpec(attention=attention, experts=experts_of(fields))
+    return model_of(fields, layer, norm="layer", head_bias=fields.flag("lm_head_bias"))
+
+
+@family(
+    "stablelm",
+    "StableLmForCausalLM",
+    keys=STATED_KV_KEYS | {"use_qkv_bias": flag(False), "use_parallel_residual": flag(False)},
+    harmless="rotary_scaling_factor",
+)
+def read_stablelm(fields: Config) -> ModelSpec:
+    """Return StableLM: gated networks; parallel branches share one norm."""
+    is_parallel = fields.flag("use_parallel_residual")
+    attention = attention_of(fields, qkv_bias=fields.flag("use_qkv_bias"))
+    layer = dense_layer(
+        fields, attention, num_norms=1 if is_parallel else 2, parallel_residual=is_parallel
+    )
+    return model_of(fields, layer, norm="layer")
+
+
+@family(
+    "starcoder2",
+    "Starcoder2ForCausalLM",
+    keys=STATED_KV_KEYS
+    | {
+        "use_bias": flag(True),
+        "sliding_window": window_or_none(),
+        "tie_word_embeddings": flag(True),
+    },
+    harmless="norm_epsilon residual_dropout mlp_type norm_type",
+)
+def read_starcoder2(fields: Config) -> ModelSpec:
+    """Return StarCoder 2; ``use_bias`` covers every matrix of a layer."""
+    bias, window = fields.flag("use_bias"), fields.window("sliding_window")
+    attention = attention_of(fields, bias=bias, window=window)
+    return model_of(fields, dense_layer(fields, attention, gated=False, bias=bias), norm="layer")
+
+
+_UNGATED_KEYS = GROUPED_KEYS | {"attention_bias": flag(False), "mlp_bias": flag(False)}
+_JAIS_KEYS = GROUPED_KEYS | {"attention_bias": flag(True), "mlp_bias": flag(True)}
+
+
+@family("arcee", "ArceeForCausalLM", keys=_UNGATED_KEYS)
+@family("jais2", "Jais2ForCausalLM", keys=_JAIS_KEYS)
+@family("nemotron", "NemotronForCausalLM", keys=_UNGATED_KEYS)
+def read_ungated(fields: Config) -> ModelSpec:
+    """Return Arcee (RMSNorm), Jais 2 or Nemotron (LayerNorm): networks square positive values."""
+    attention = attention_of(fields, bias=fields.flag("attention_bias"))
+    layer = dense_layer(fields, attention, gated=False, bias=fields.flag("mlp_bias"))
+    return model_of(fields, layer, norm="rms" if fields.family == "arcee" else "layer")
+
+
+@family(
+    "apertus",
+    "ApertusForCausalLM",
+    keys=GROUPED_KEYS | {"attention_bias": flag(False)},
+    harmless="qk_norm post_norm",
+)
+def read_apertus(fields: Config) -> ModelSpec:
+    """Return Apertus: RMSNorm, also on heads; networks without a gate."""
+    attention = attention_of(fields, bias=fields.flag("attention_bias"), qk_norm="head")
+    notes = ["the two learned numbers of each activation are not counted"]
+    return model_of(fields, dense_layer(fields, attention, gated=False), notes=notes)
+
+
+_COHERE_KEYS = GROUPED_KEYS | {"attention_bias": flag(False), "tie_word_embeddings": flag(True)}
+_SLIDING, _FULL = "sliding_attention", "full_attention"
+
+
+@family(
+    "cohere",
+    "CohereForCausalLM",
+    keys=_COHERE_KEYS | {"use_qk_norm": flag(False)},
+    harmless="logit_scale",
+)
+@family(
+    "cohere2",
+    "Cohere2ForCausalLM",
+    keys=_COHERE_KEYS
+    | {
+        "layer_types": layer_types(_FULL, _SLIDING),
+        "sliding_window": count(4096),
+        "sliding_window_pattern": count(
+            4, names=("sliding_window_pattern", "_sliding_window_pattern")
+        ),
+    },
+    harmless="logit_scale order_of_interleaved_layers position_embedding_type rotary_pct "
+    "use_embedding_sharing use_gated_activation use_parallel_block use_parallel_embedding",
+)
+def read_cohere(fields: Config) -> ModelSpec:
+    """Return Command R, or Command R7B and A: parallel branches with one norm, without biases.
+
+    In the newer ones the last layer of each period sees everything, without positions.
+    """
+    norm = "full" if "use_qk_norm" in fields.keys and fields.flag("use_qk_norm") else "none"
+    full = attention_of(fields, bias=fields.flag("attention_bias"), qk_norm=norm)
+    kinds = [_FULL] * fields.count("num_hidden_layers")
+    sliding = full
+    if "sliding_window" in fields.keys:
+        period = fields.count("sliding_window_pattern")
+        by_rule = [_SLIDING if (n + 1) % period else _FULL for n in range(len(kinds))]
+        kinds = fields.listed("layer_types") or by_rule
+        sliding = full.model_copy(update={"window": fields.count("sliding_window")})
+        full = full.model_copy(update={"rotary": False})
+    layers = [
+        dense_layer(
+            fields, sliding if kind == _SLIDING else full, num_norms=1, parallel_residual=True
+        )
+        for kind in kinds
+    ]
+    return model_of(fields, layers, norm="layer_no_bias")
 
 
 _SPARE_POSITIONS = 2

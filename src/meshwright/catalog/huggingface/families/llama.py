@@ -1,6 +1,7 @@
 """Llama and its relatives with RMSNorm and gated networks.
 
-Mistral, Phi-3, Mixtral, Granite, GLM-4, Grok-1 and Qwen.
+Mistral, Phi-3, Mixtral, Granite, GLM-4, Grok-1 and Qwen; Helium, InternLM 3, IQuest Coder, ERNIE
+4.5, Seed-OSS, SmolLM 3 and the dense models of Hunyuan.
 
 Source, where a family names no other: the configuration and model classes of Hugging Face
 transformers (``LlamaConfig`` and ``LlamaForCausalLM``, ...).
@@ -30,7 +31,7 @@ from meshwright.catalog.huggingface.family import (
 )
 from meshwright.spec.model import LayerSpec, ModelSpec
 
-_VISION = """
+VISION = """
     vision_config tie_word_embeddings image_token_id image_token_index video_token_id
     vision_token_id vision_start_token_id vision_end_token_id
     """
@@ -38,17 +39,17 @@ GRANITE_SCALES = "embedding_multiplier logits_scaling residual_multiplier attent
 """Constant factors: each is one with a product or a sum that is there anyway."""
 
 
-@family(
-    "granite",
-    "GraniteForCausalLM",
-    keys=GROUPED_KEYS | {"attention_bias": flag(False), "mlp_bias": flag(False)},
-    harmless=GRANITE_SCALES,
-)
+_LLAMA_KEYS = GROUPED_KEYS | {"attention_bias": flag(False), "mlp_bias": flag(False)}
+
+
+@family("granite", "GraniteForCausalLM", keys=_LLAMA_KEYS, harmless=GRANITE_SCALES)
+@family("helium", "HeliumForCausalLM", keys=_LLAMA_KEYS)
+@family("iquestcoder", "IQuestCoderForCausalLM", keys=_LLAMA_KEYS, harmless="clip_qkv")
 @family(
     "llama",
     "LlamaForCausalLM",
     "LLaMAForCausalLM",
-    keys=GROUPED_KEYS | {"attention_bias": flag(False), "mlp_bias": flag(False)},
+    keys=_LLAMA_KEYS,
     harmless="max_sequence_length",
 )
 def read_llama(fields: Config) -> ModelSpec:
@@ -58,13 +59,105 @@ def read_llama(fields: Config) -> ModelSpec:
 
 
 @family(
+    "ernie4_5",
+    "Ernie4_5ForCausalLM",
+    "Ernie4_5_ForCausalLM",
+    keys=STATED_KV_KEYS | {"use_bias": flag(False), "tie_word_embeddings": flag(True)},
+)
+def read_ernie(fields: Config) -> ModelSpec:
+    """Return ERNIE 4.5; ``use_bias`` covers every matrix of a layer."""
+    bias = fields.flag("use_bias")
+    return model_of(fields, dense_layer(fields, attention_of(fields, bias=bias), bias=bias))
+
+
+@family(
+    "internlm3",
+    "InternLM3ForCausalLM",
+    keys=STATED_KV_KEYS
+    | {
+        "qkv_bias": flag(False),
+        "attention_bias": flag(False, names=("attention_bias", "bias")),
+        "mlp_bias": flag(same_as="attention_bias"),
+    },
+)
+@family(
+    "seed_oss",
+    "SeedOssForCausalLM",
+    keys=STATED_KV_KEYS
+    | {
+        "qkv_bias": flag(True, names=("attention_bias",)),
+        "attention_bias": flag(False, names=("attention_out_bias",)),
+        "mlp_bias": flag(False),
+    },
+    harmless="residual_dropout",
+)
+def read_biased_llama(fields: Config) -> ModelSpec:
+    """Return InternLM 3 or Seed-OSS: biases before and after attention are stated apart."""
+    outer = fields.flag("attention_bias")
+    inner = fields.flag("qkv_bias") or (fields.family == "internlm3" and outer)
+    attention = attention_of(fields, qkv_bias=inner, output_bias=outer)
+    return model_of(fields, dense_layer(fields, attention, bias=fields.flag("mlp_bias")))
+
+
+@family(
+    "hunyuan_v1_dense",
+    "HunYuanDenseV1ForCausalLM",
+    keys=GROUPED_KEYS | {"attention_bias": flag(False)},
+    harmless="eod_token_id use_qk_norm use_cla mlp_bias norm_type use_rotary_pos_emb",
+)
+def read_hunyuan(fields: Config) -> ModelSpec:
+    """Return the dense models of Hunyuan: norms on the heads of queries and keys."""
+    attention = attention_of(fields, bias=fields.flag("attention_bias"), qk_norm="head")
+    return model_of(fields, dense_layer(fields, attention))
+
+
+@family(
+    "smollm3",
+    "SmolLM3ForCausalLM",
+    keys=STATED_KV_KEYS
+    | {
+        "attention_bias": flag(False),
+        "mlp_bias": flag(False),
+        "tie_word_embeddings": flag(True),
+        "use_sliding_window": flag(False),
+        "sliding_window": window_or_none(),
+        "no_rope_layers": counts_or_none(rule=("one_for_each", "num_hidden_layers")),
+        "no_rope_layer_interval": count(4),
+        "layer_types": layer_types("full_attention", "sliding_attention"),
+    },
+    harmless="max_window_layers",
+)
+def read_smollm3(fields: Config) -> ModelSpec:
+    """Return SmolLM 3: no positions in each fourth layer (``no_rope_layers`` lists it as 0)."""
+    num_layers, period = fields.count("num_hidden_layers"), fields.count("no_rope_layer_interval")
+    turned = fields.listed("no_rope_layers") or [(n + 1) % period for n in range(num_layers)]
+    kinds = fields.listed("layer_types") or ["full_attention"] * num_layers
+    window = fields.window("sliding_window")
+    message = "null, but layers with sliding attention need it"
+    has_window = window is not None or "sliding_attention" not in kinds
+    fields.require(has_window, "sliding_window", message)
+    full, bias = attention_of(fields, bias=fields.flag("attention_bias")), fields.flag("mlp_bias")
+    layers = []
+    for kind, is_turned in zip(kinds, turned, strict=True):
+        seen = window if kind == "sliding_attention" else None
+        attention = full.model_copy(update={"window": seen, "rotary": bool(is_turned)})
+        layers.append(dense_layer(fields, attention, bias=bias))
+    return model_of(fields, layers)
+
+
+@family(
     "mistral",
     "MistralForCausalLM",
     "Mistral3ForConditionalGeneration",
     nested_types=("mistral3",),
     keys=STATED_KV_KEYS | {"sliding_window": window_or_none(default=4096)},
-    outer_harmless=f"{_VISION} multimodal_projector_bias projector_hidden_act spatial_merge_size "
+    outer_harmless=f"{VISION} multimodal_projector_bias projector_hidden_act spatial_merge_size "
     "vision_feature_layer",
+)
+@family(
+    "ministral3",
+    "Ministral3ForCausalLM",
+    keys=STATED_KV_KEYS | {"sliding_window": window_or_none()},
 )
 @family(
     "phi3",
@@ -179,7 +272,7 @@ _QWEN3_BIAS = {"attention_bias": flag(False)}
     model_types=("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"),
     nested_types=("qwen2_vl", "qwen2_5_vl"),
     keys=_QWEN_KEYS | {"max_window_layers": count_or_zero(80)},
-    outer_harmless=_VISION,
+    outer_harmless=VISION,
 )
 @family(
     "qwen2_moe",
@@ -203,7 +296,7 @@ def read_qwen2(fields: Config) -> ModelSpec:
     model_types=("qwen3", "qwen3_vl_text"),
     nested_types=("qwen3_vl",),
     keys=_QWEN_KEYS | _QWEN3_BIAS | {"head_dim": count(128)},
-    outer_harmless=_VISION,
+    outer_harmless=VISION,
 )
 @family(
     "qwen3_moe",
@@ -213,7 +306,7 @@ def read_qwen2(fields: Config) -> ModelSpec:
     nested_types=("qwen3_vl_moe",),
     keys=QWEN_MOE_KEYS | _QWEN3_BIAS | {"head_dim": count_or_none()},
     harmless="norm_topk_prob",
-    outer_harmless=_VISION,
+    outer_harmless=VISION,
 )
 def read_qwen3(fields: Config) -> ModelSpec:
     """Return Qwen3 or the text model of Qwen3-VL: norms on the heads of queries and keys."""

@@ -1,6 +1,6 @@
 """Families with norms or layers that differ by rule.
 
-Gemma, OLMo 2, GPT-OSS, Llama 4, DeepSeek V2 and V3, GLM-4 with experts.
+Gemma, OLMo 2 and 3, EXAONE 4, GPT-OSS, Llama 4, DeepSeek V2 and V3, GLM-4 with experts.
 
 Some layers attend within a window or a chunk only, some have experts and others a dense network.
 Source, where a family names no other: the configuration and model classes of Hugging Face
@@ -17,6 +17,7 @@ from meshwright.catalog.huggingface.family import (
     REQUIRED,
     STATED_KV_KEYS,
     Config,
+    ConfigKey,
     attention_of,
     count,
     count_or_none,
@@ -30,6 +31,7 @@ from meshwright.catalog.huggingface.family import (
     layer_types,
     model_of,
     text,
+    window_or_none,
 )
 from meshwright.spec.model import AttentionSpec, LayerSpec, ModelSpec
 
@@ -37,7 +39,7 @@ _FULL, _SLIDING, _CHUNKED = "full_attention", "sliding_attention", "chunked_atte
 _VISION = "vision_config boi_token_index eoi_token_index image_token_index tie_word_embeddings"
 
 
-def _windowed(fields: Config, full: AttentionSpec, by_rule: list[str]) -> list[AttentionSpec]:
+def windowed(fields: Config, full: AttentionSpec, by_rule: list[str]) -> list[AttentionSpec]:
     """Return the attention of each layer: as ``layer_types`` states it, or by a rule."""
     sliding = full.model_copy(update={"window": fields.count("sliding_window")})
     kinds = fields.listed("layer_types") or by_rule
@@ -94,23 +96,117 @@ def read_gemma3(fields: Config) -> ModelSpec:
     return _gemma(fields, period=fields.count("sliding_window_pattern"), qk_norm="head")
 
 
-def _gemma(fields: Config, *, period: int, qk_norm: Literal["none", "head"]) -> ModelSpec:
-    """Return a model with four norms in each layer."""
+@family("vaultgemma", "VaultGemmaForCausalLM", keys=_GEMMA_KEYS, harmless=_GEMMA_HARMLESS)
+def read_vaultgemma(fields: Config) -> ModelSpec:
+    """Return VaultGemma: Gemma 2 without norms on the branches."""
+    return _gemma(fields, period=2, qk_norm="none", num_norms=2)
+
+
+def _gemma(
+    fields: Config, *, period: int, qk_norm: Literal["none", "head"], num_norms: int = 4
+) -> ModelSpec:
+    """Return a model whose last layer of each period sees everything."""
     num_layers, bias = fields.count("num_hidden_layers"), fields.flag("attention_bias")
     full = attention_of(fields, bias=bias, qk_norm=qk_norm)
     by_rule = [_SLIDING if (place + 1) % period else _FULL for place in range(num_layers)]
-    attentions = _windowed(fields, full, by_rule)
-    return model_of(fields, [dense_layer(fields, each, num_norms=4) for each in attentions])
+    attentions = windowed(fields, full, by_rule)
+    return model_of(fields, [dense_layer(fields, each, num_norms=num_norms) for each in attentions])
 
 
-@family("olmo2", "Olmo2ForCausalLM", keys=GROUPED_KEYS | {"attention_bias": flag(False)})
+_WINDOWED_KEYS = STATED_KV_KEYS | {
+    "layer_types": layer_types(_FULL, _SLIDING, required=True),
+    "sliding_window": count(),
+}
+
+
+@family("cwm", "CwmForCausalLM", keys=_WINDOWED_KEYS)
+@family("ministral", "MinistralForCausalLM", keys=_WINDOWED_KEYS)
+def read_ministral(fields: Config) -> ModelSpec:
+    """Return Ministral or CWM: layers that see everything and layers with a window."""
+    attentions = windowed(fields, attention_of(fields), [])
+    return model_of(fields, [dense_layer(fields, attention) for attention in attentions])
+
+
+PATTERN = ConfigKey("pattern", 4, nullable=True)
+"""The period of layers that see everything, or a letter for each layer of a period."""
+
+
+@family(
+    "exaone4",
+    "Exaone4ForCausalLM",
+    keys=GROUPED_KEYS
+    | {
+        "layer_types": layer_types(_FULL, _SLIDING),
+        "sliding_window": window_or_none(default=4096),
+        "sliding_window_pattern": PATTERN,
+    },
+)
+def read_exaone4(fields: Config) -> ModelSpec:
+    """Return EXAONE 4: norms on the branches and on heads; windows by period, or none."""
+    full = attention_of(fields, qk_norm="head")
+    layers = [
+        dense_layer(fields, attention, norms_before=False)
+        for attention in exaone_windows(fields, full)
+    ]
+    return model_of(fields, layers)
+
+
+def exaone_windows(fields: Config, full: AttentionSpec) -> list[AttentionSpec]:
+    """Return the attention of each layer; a pattern is a period, or a text such as ``LLLG``."""
+    num_layers, pattern = fields.count("num_hidden_layers"), fields.value("sliding_window_pattern")
+    if fields.window("sliding_window") is None:
+        return [full] * num_layers
+    letters = pattern if isinstance(pattern, str) else "L" * (pattern - 1) + "G" if pattern else "L"
+    kinds = [_SLIDING if letters[n % len(letters)] == "L" else _FULL for n in range(num_layers)]
+    return windowed(fields, full, kinds)
+
+
+_OLMO_KEYS = GROUPED_KEYS | {"attention_bias": flag(False)}
+
+
+@family("olmo", "OlmoForCausalLM", keys=_OLMO_KEYS, harmless="clip_qkv")
+def read_olmo(fields: Config) -> ModelSpec:
+    """Return OLMo: norms without weights."""
+    attention = attention_of(fields, bias=fields.flag("attention_bias"))
+    return model_of(fields, dense_layer(fields, attention), norm="layer_unweighted")
+
+
+@family("olmo2", "Olmo2ForCausalLM", keys=_OLMO_KEYS)
+@family(
+    "olmo3",
+    "Olmo3ForCausalLM",
+    keys=_OLMO_KEYS | {"layer_types": layer_types(_FULL, _SLIDING), "sliding_window": count(4096)},
+)
 def read_olmo2(fields: Config) -> ModelSpec:
-    """Return OLMo 2: norms on the branches, none before them, and over all heads side by side.
+    """Return OLMo 2 or 3: norms on the branches, none before them, and over all heads.
 
+    In OLMo 3 the last layer of each four sees everything, the others a window.
     Source: Team OLMo 2024 (arXiv 2501.00656), section 2.1.
     """
+    full = attention_of(fields, bias=fields.flag("attention_bias"), qk_norm="full")
+    attentions = [full] * fields.count("num_hidden_layers")
+    if "sliding_window" in fields.keys:
+        attentions = windowed(fields, full, _every_fourth_full(fields))
+    layers = [dense_layer(fields, attention, norms_before=False) for attention in attentions]
+    return model_of(fields, layers)
+
+
+def _every_fourth_full(fields: Config) -> list[str]:
+    """Return kinds of attention of which the last of each four is full."""
+    return [_SLIDING if (n + 1) % 4 else _FULL for n in range(fields.count("num_hidden_layers"))]
+
+
+_OLMOE_KEYS = _OLMO_KEYS | expert_keys()
+
+
+@family("olmoe", "OlmoeForCausalLM", keys=_OLMOE_KEYS, harmless="clip_qkv norm_topk_prob")
+@family("flex_olmo", "FlexOlmoForCausalLM", keys=_OLMOE_KEYS, harmless="norm_topk_prob")
+def read_olmoe(fields: Config) -> ModelSpec:
+    """Return OLMoE, or FlexOlmo, which has the norms of OLMo 2."""
     attention = attention_of(fields, bias=fields.flag("attention_bias"), qk_norm="full")
-    return model_of(fields, dense_layer(fields, attention, norms_before=False))
+    before = fields.family == "olmoe"
+    layer = LayerSpec(attention=attention, experts=experts_of(fields), norms_before=before)
+    return model_of(fields, layer)
 
 
 @family(
@@ -135,7 +231,7 @@ def read_gpt_oss(fields: Config) -> ModelSpec:
     full = attention_of(fields, bias=bias, sinks=True)
     experts = experts_of(fields, bias=True, router_bias=True)
     by_rule = [_FULL if place % 2 else _SLIDING for place in range(num_layers)]
-    attentions = _windowed(fields, full, by_rule)
+    attentions = windowed(fields, full, by_rule)
     return model_of(fields, [LayerSpec(attention=each, experts=experts) for each in attentions])
 
 
@@ -237,6 +333,18 @@ def read_deepseek_v2(fields: Config) -> ModelSpec:
 
 
 @family(
+    "glm4_moe_lite",
+    "Glm4MoeLiteForCausalLM",
+    keys=_DEEPSEEK_KEYS
+    | {
+        "topk_method": text("noaux_tc", default="noaux_tc"),
+        "first_k_dense_replace": count_or_zero(1, rule=("at_most", "num_hidden_layers")),
+        "mlp_layer_types": layer_types("dense", "sparse"),
+        "num_nextn_predict_layers": count_or_zero(0),
+    },
+    harmless=_DEEPSEEK_HARMLESS,
+)
+@family(
     "deepseek_v3",
     "DeepseekV3ForCausalLM",
     model_types=("deepseek_v3", "kimi_k2"),
@@ -248,7 +356,7 @@ def read_deepseek_v2(fields: Config) -> ModelSpec:
     harmless=_DEEPSEEK_HARMLESS,
 )
 def read_deepseek_v3(fields: Config) -> ModelSpec:
-    """Return DeepSeek-V3; its router carries a correction bias under ``noaux_tc``.
+    """Return DeepSeek-V3 or GLM-4.7 Flash; routers carry a correction bias under ``noaux_tc``.
 
     Source: the DeepSeek-V3 technical report, sections 2.1 and 2.2.
     """
@@ -264,7 +372,7 @@ def _with_prediction(fields: Config, layers: list[LayerSpec]) -> ModelSpec:
     return model_of(fields, layers, notes=notes, num_prediction_layers=extra)
 
 
-def _router_groups(fields: Config) -> dict[str, int]:
+def router_groups(fields: Config) -> dict[str, int]:
     """Return the groups of experts of a router, and the number of them that a token uses."""
     num_groups = fields.count_or_none("n_group") or 1
     top_groups = fields.count_or_none("topk_group") or num_groups
@@ -285,8 +393,24 @@ def _deepseek_layers(fields: Config, *, router_bias: bool) -> list[LayerSpec]:
     Attention is latent; ``q_lora_rank`` null projects the queries at once.
     """
     fields.finish()
+    attention = _latent_attention(fields)
+    shared = fields.count("moe_intermediate_size") * (fields.count_or_none("n_shared_experts") or 0)
+    groups = router_groups(fields) if fields.text("topk_method") != "greedy" else {}
+    experts = experts_of(fields, router_bias=router_bias, shared_ffn_size=shared, **groups)
+    dense = dense_layer(fields, attention)
+    sparse = LayerSpec(attention=attention, experts=experts)
+    kinds = fields.listed("mlp_layer_types") if "mlp_layer_types" in fields.keys else None
+    if kinds is not None:
+        return [sparse if kind == "sparse" else dense for kind in kinds]
+    first, step = fields.count("first_k_dense_replace"), fields.count("moe_layer_freq")
+    places = range(fields.count("num_hidden_layers"))
+    return [dense if place < first or place % step else sparse for place in places]
+
+
+def _latent_attention(fields: Config) -> AttentionSpec:
+    """Return latent attention; ``attention_bias`` covers its projections."""
     heads, bias = fields.count("num_attention_heads"), fields.flag("attention_bias")
-    attention = AttentionSpec(
+    return AttentionSpec(
         kind="mla",
         num_heads=heads,
         num_kv_heads=heads,
@@ -298,14 +422,33 @@ def _deepseek_layers(fields: Config, *, router_bias: bool) -> list[LayerSpec]:
         qkv_bias=bias,
         output_bias=bias,
     )
-    shared = fields.count("moe_intermediate_size") * (fields.count_or_none("n_shared_experts") or 0)
-    groups = _router_groups(fields) if fields.text("topk_method") != "greedy" else {}
-    experts = experts_of(fields, router_bias=router_bias, shared_ffn_size=shared, **groups)
-    dense = dense_layer(fields, attention)
-    sparse = LayerSpec(attention=attention, experts=experts)
-    first, step = fields.count("first_k_dense_replace"), fields.count("moe_layer_freq")
-    places = range(fields.count("num_hidden_layers"))
-    return [dense if place < first or place % step else sparse for place in places]
+
+
+_LATENT_KEYS = {
+    role: key
+    for role, key in _DEEPSEEK_KEYS.items()
+    if role in {*CORE_KEYS, "intermediate_size", "num_key_value_heads", "q_lora_rank",
+                "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
+                "attention_bias"}
+} | {"tie_word_embeddings": flag(True)}  # fmt: skip
+
+
+@family(
+    "minicpm3",
+    "MiniCPM3ForCausalLM",
+    keys=_LATENT_KEYS,
+    harmless="scale_emb scale_depth dim_model_base qk_head_dim head_dim",
+)
+@family(
+    "youtu",
+    "YoutuForCausalLM",
+    keys=_LATENT_KEYS,
+    harmless="embedding_initializer_range qk_head_dim head_dim",
+)
+def read_dense_latent(fields: Config) -> ModelSpec:
+    """Return MiniCPM 3 or Youtu: latent attention and a dense network in each layer."""
+    fields.finish()
+    return model_of(fields, dense_layer(fields, _latent_attention(fields)))
 
 
 @family(
@@ -333,7 +476,7 @@ def read_glm4_moe(fields: Config) -> ModelSpec:
     norm = "head" if fields.flag("use_qk_norm") else "none"
     attention = attention_of(fields, qkv_bias=fields.flag("attention_bias"), qk_norm=norm)
     shared = fields.count("moe_intermediate_size") * fields.count("n_shared_experts")
-    experts = experts_of(fields, router_bias=True, shared_ffn_size=shared, **_router_groups(fields))
+    experts = experts_of(fields, router_bias=True, shared_ffn_size=shared, **router_groups(fields))
     first, num_layers = fields.count("first_k_dense_replace"), fields.count("num_hidden_layers")
     sparse = LayerSpec(attention=attention, experts=experts)
     layers = [dense_layer(fields, attention)] * first + [sparse] * (num_layers - first)

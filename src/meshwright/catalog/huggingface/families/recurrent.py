@@ -1,4 +1,6 @@
-"""Families with recurrent layers: Mamba 2, Bamba, Granite 4, Nemotron-H and Qwen3-Next.
+"""Families with recurrent layers.
+
+Mamba 2, Bamba, Granite 4, Nemotron-H, Qwen3-Next and 3.5, OLMo Hybrid.
 
 Source: the configuration and model classes of Hugging Face transformers (``Mamba2Config`` and
 ``Mamba2Mixer``, ``NemotronHConfig``, ``Qwen3NextGatedDeltaNet``, ...).
@@ -13,9 +15,11 @@ from meshwright.catalog.huggingface.families.llama import (
     GRANITE_MOE_KEYS,
     GRANITE_SCALES,
     QWEN_MOE_KEYS,
+    VISION,
     with_qwen_experts,
 )
 from meshwright.catalog.huggingface.family import (
+    GROUPED_KEYS,
     MOST_LAYERS,
     STATED_KV_KEYS,
     Config,
@@ -286,34 +290,92 @@ _DELTA_CHUNK: Final = 64
 kernels of flash-linear-attention."""
 
 
+_DELTA_KEYS: dict[str, ConfigKey] = {
+    "layer_types": layer_types("linear_attention", "full_attention"),
+    "attention_bias": flag(False),
+    "linear_conv_kernel_dim": count(4),
+    "linear_key_head_dim": count(128),
+    "linear_value_head_dim": count(128),
+    "linear_num_key_heads": count(16, rule=("divides", "linear_num_value_heads")),
+    "linear_num_value_heads": count(32),
+}
+_QWEN3_5_KEYS = (
+    STATED_KV_KEYS | _DELTA_KEYS | {"head_dim": count(256), "full_attention_interval": count(4)}
+)
+_QWEN3_5_HARMLESS = """
+    attn_output_gate mamba_ssm_dtype mtp_num_hidden_layers mtp_use_dedicated_embeddings
+    """
+
+
 @family(
     "qwen3_next",
     "Qwen3NextForCausalLM",
     keys={role: key for role, key in QWEN_MOE_KEYS.items() if "window" not in role}
+    | _DELTA_KEYS
     | {
         "head_dim": count(256),
         "num_experts": num_experts(default=512),
         "num_experts_per_tok": count(10, rule=_AMONG_EXPERTS),
         "shared_expert_intermediate_size": count(512),
-        "attention_bias": flag(False),
-        "layer_types": layer_types("linear_attention", "full_attention"),
         "full_attention_interval": count(4),
-        "linear_conv_kernel_dim": count(4),
-        "linear_key_head_dim": count(128),
-        "linear_value_head_dim": count(128),
-        "linear_num_key_heads": count(16, rule=("divides", "linear_num_value_heads")),
-        "linear_num_value_heads": count(32),
     },
     harmless="norm_topk_prob use_sliding_window max_window_layers",
 )
+@family(
+    "qwen3_5",
+    "Qwen3_5ForCausalLM",
+    "Qwen3_5ForConditionalGeneration",
+    model_types=("qwen3_5_text",),
+    nested_types=("qwen3_5",),
+    keys=_QWEN3_5_KEYS,
+    harmless=_QWEN3_5_HARMLESS,
+    outer_harmless=VISION,
+)
+@family(
+    "qwen3_5_moe",
+    "Qwen3_5MoeForCausalLM",
+    "Qwen3_5MoeForConditionalGeneration",
+    model_types=("qwen3_5_moe_text",),
+    nested_types=("qwen3_5_moe",),
+    keys={role: key for role, key in _QWEN3_5_KEYS.items() if role != "intermediate_size"}
+    | {
+        "num_experts": num_experts(default=256),
+        "num_experts_per_tok": count(8, rule=_AMONG_EXPERTS),
+        "moe_intermediate_size": count(512),
+        "shared_expert_intermediate_size": count(512),
+    },
+    harmless=f"{_QWEN3_5_HARMLESS} norm_topk_prob",
+    outer_harmless=VISION,
+)
 def read_qwen3_next(fields: Config) -> ModelSpec:
-    """Return Qwen3-Next: the gated delta rule, and gated attention in each fourth layer.
+    """Return Qwen3-Next or 3.5: the gated delta rule, and gated attention in each fourth layer.
 
     Source of values that the configuration leaves out: the chunk is that of the kernels.
     """
     bias, num_layers = fields.flag("attention_bias"), fields.count("num_hidden_layers")
     attention = attention_of(fields, bias=bias, qk_norm="head", output_gate=True)
-    recurrence = RecurrenceSpec(
+    recurrence = _delta_rule_of(fields)
+    interval = fields.count("full_attention_interval")
+    kinds = fields.listed("layer_types") or [
+        "linear_attention" if (place + 1) % interval else "full_attention"
+        for place in range(num_layers)
+    ]
+    full = linear = dense_layer(fields, attention)
+    if "num_experts" in fields.keys and "decoder_sparse_step" not in fields.keys:
+        shared = fields.count("shared_expert_intermediate_size")
+        experts = experts_of(fields, shared_ffn_size=shared, shared_gate=True)
+        full = LayerSpec(attention=attention, experts=experts)
+    linear = full.model_copy(update={"attention": None, "recurrence": recurrence})
+    layers = [linear if kind == "linear_attention" else full for kind in kinds]
+    if "decoder_sparse_step" in fields.keys:
+        layers = with_qwen_experts(fields, layers)
+    notes = ["layers for multi-token prediction of the checkpoint are not counted"]
+    return model_of(fields, layers, notes=notes)
+
+
+def _delta_rule_of(fields: Config) -> RecurrenceSpec:
+    """Return a layer of the gated delta rule."""
+    return RecurrenceSpec(
         kind="gated_delta",
         num_heads=fields.count("linear_num_value_heads"),
         head_size=fields.count("linear_value_head_dim"),
@@ -322,13 +384,23 @@ def read_qwen3_next(fields: Config) -> ModelSpec:
         conv_size=fields.count("linear_conv_kernel_dim"),
         chunk_size=_DELTA_CHUNK,
     )
-    interval = fields.count("full_attention_interval")
-    kinds = fields.listed("layer_types") or [
-        "linear_attention" if (place + 1) % interval else "full_attention"
-        for place in range(num_layers)
-    ]
-    full = dense_layer(fields, attention)
-    linear = dense_layer(fields, None, recurrence=recurrence)
-    layers = [linear if kind == "linear_attention" else full for kind in kinds]
-    notes = ["layers for multi-token prediction of the checkpoint are not counted"]
-    return model_of(fields, with_qwen_experts(fields, layers), notes=notes)
+
+
+@family(
+    "olmo_hybrid",
+    "OlmoHybridForCausalLM",
+    keys=GROUPED_KEYS
+    | _DELTA_KEYS
+    | {"layer_types": layer_types("linear_attention", "full_attention", required=True)},
+    harmless="""
+        linear_a_log_min linear_a_log_max linear_dt_min linear_dt_max linear_dt_init_floor
+        linear_allow_neg_eigval
+        """,
+)
+def read_olmo_hybrid(fields: Config) -> ModelSpec:
+    """Return OLMo Hybrid: the gated delta rule, with norms before; attention as in OLMo 2."""
+    attention = attention_of(fields, bias=fields.flag("attention_bias"), qk_norm="full")
+    full = dense_layer(fields, attention, norms_before=False)
+    linear = dense_layer(fields, None, recurrence=_delta_rule_of(fields))
+    kinds = fields.listed("layer_types") or ()
+    return model_of(fields, [linear if kind == "linear_attention" else full for kind in kinds])

@@ -1,0 +1,221 @@
+"""Families of experts beside grouped attention with RMSNorm, one after the other.
+
+MiniMax-M2, ERNIE 4.5, EXAONE, Mellum, AFM and Solar Open.
+
+Source: the configuration and model classes of Hugging Face transformers (``MiniMaxM2Config`` and
+``MiniMaxM2SparseMoeBlock``, ...).
+"""
+
+from __future__ import annotations
+
+from meshwright.catalog.huggingface.families.mixed import (
+    PATTERN,
+    exaone_windows,
+    router_groups,
+    windowed,
+)
+from meshwright.catalog.huggingface.family import (
+    GROUPED_KEYS,
+    STATED_KV_KEYS,
+    Config,
+    ConfigKey,
+    attention_of,
+    count,
+    count_or_none,
+    count_or_zero,
+    dense_layer,
+    expert_keys,
+    experts_of,
+    family,
+    flag,
+    layer_types,
+    model_of,
+    window_or_none,
+)
+from meshwright.spec.model import AttentionSpec, ExpertSpec, LayerSpec, ModelSpec
+
+_FULL, _SLIDING = "full_attention", "sliding_attention"
+_NETWORKS = layer_types("dense", "sparse")
+_ROUTING = "norm_topk_prob routed_scaling_factor scoring_func"
+
+
+@family(
+    "minimax_m2",
+    "MiniMaxM2ForCausalLM",
+    keys=STATED_KV_KEYS
+    | {
+        **expert_keys("num_local_experts"),
+        "use_qk_norm": flag(True),
+        "use_routing_bias": flag(True),
+        "shared_intermediate_size": count_or_zero(0),
+    },
+    harmless="""
+        attn_type_list layernorm_full_attention_beta layernorm_linear_attention_beta
+        layernorm_mlp_beta mlp_intermediate_size mtp_transformer_layers num_mtp_modules use_mtp
+        qk_norm_type scoring_func shared_moe_mode rotary_dim
+        """,
+)
+def read_minimax_m2(fields: Config) -> ModelSpec:
+    """Return MiniMax-M2: norms over all heads, experts in each layer."""
+    norm = "full" if fields.flag("use_qk_norm") else "none"
+    bias, shared = fields.flag("use_routing_bias"), fields.count("shared_intermediate_size")
+    experts = experts_of(fields, router_bias=bias, shared_ffn_size=shared)
+    layer = LayerSpec(attention=attention_of(fields, qk_norm=norm), experts=experts)
+    notes = ["layers for multi-token prediction of the checkpoint are not counted"]
+    return model_of(fields, layer, notes=notes)
+
+
+@family(
+    "ernie4_5_moe",
+    "Ernie4_5_MoeForCausalLM",
+    "Ernie4_5_MoEForCausalLM",
+    keys=STATED_KV_KEYS
+    | {
+        **expert_keys("moe_num_experts", chosen=("moe_k", "num_experts_per_tok")),
+        "moe_intermediate_size": count(),
+        "moe_num_shared_experts": count_or_zero(0),
+        "moe_layer_start_index": count_or_zero(0),
+        "moe_layer_end_index": ConfigKey("index", -1),
+        "moe_layer_interval": count(1),
+        "use_bias": flag(False),
+        "tie_word_embeddings": flag(True),
+    },
+    harmless="moe_norm_min moe_capacity moe_gate moe_use_aux_free num_nextn_predict_layers",
+)
+def read_ernie_moe(fields: Config) -> ModelSpec:
+    """Return ERNIE 4.5 with experts from one layer to another, at each interval."""
+    bias, num_layers = fields.flag("use_bias"), fields.count("num_hidden_layers")
+    last = fields.value("moe_layer_end_index")
+    message = f"{last}, but there are {num_layers} layers from 0"
+    fields.require(last < num_layers, "moe_layer_end_index", message)
+    attention = attention_of(fields, bias=bias)
+    shared = fields.count("moe_num_shared_experts") * fields.count("moe_intermediate_size")
+    experts = experts_of(fields, router_bias=True, shared_ffn_size=shared, bias=bias)
+    first, step = fields.count("moe_layer_start_index"), fields.count("moe_layer_interval")
+    end = num_layers - 1 if last == -1 else last
+    return _model(
+        fields, [attention] * num_layers, experts,
+        [first <= n <= end and (n + 1) % step == 0 for n in range(num_layers)],
+        bias=bias,
+    )  # fmt: skip
+
+
+@family(
+    "exaone_moe",
+    "ExaoneMoeForCausalLM",
+    keys=GROUPED_KEYS
+    | {
+        **expert_keys(),
+        "moe_intermediate_size": count(),
+        "num_shared_experts": count_or_zero(1),
+        "first_k_dense_replace": count_or_zero(1, rule=("at_most", "num_hidden_layers")),
+        "mlp_layer_types": _NETWORKS,
+        "n_group": count_or_none(),
+        "topk_group": count_or_none(),
+        "layer_types": layer_types(_FULL, _SLIDING),
+        "sliding_window": window_or_none(default=4096),
+        "sliding_window_pattern": PATTERN,
+    },
+    harmless=f"{_ROUTING} num_nextn_predict_layers",
+)
+def read_exaone_moe(fields: Config) -> ModelSpec:
+    """Return EXAONE with experts: windows as in EXAONE 4, norms before the branches."""
+    attentions = exaone_windows(fields, attention_of(fields, qk_norm="head"))
+    shared = fields.count("num_shared_experts") * fields.count("moe_intermediate_size")
+    experts = experts_of(fields, router_bias=True, shared_ffn_size=shared, **router_groups(fields))
+    first = fields.count("first_k_dense_replace")
+    return _model(fields, attentions, experts, [n >= first for n in range(len(attentions))])
+
+
+@family(
+    "mellum",
+    "MellumForCausalLM",
+    keys=STATED_KV_KEYS
+    | {
+        **expert_keys(),
+        "moe_intermediate_size": count(),
+        "mlp_layer_types": _NETWORKS,
+        "layer_types": layer_types(_FULL, _SLIDING),
+        "sliding_window": count(1024),
+        "attention_bias": flag(False),
+    },
+    harmless=f"{_ROUTING} num_nextn_predict_layers mtp_layer_types mtp_mlp_layer_types",
+)
+def read_mellum(fields: Config) -> ModelSpec:
+    """Return Mellum: norms on heads, experts in all layers but those that are listed as dense."""
+    full = attention_of(fields, bias=fields.flag("attention_bias"), qk_norm="head")
+    num_layers = fields.count("num_hidden_layers")
+    attentions = windowed(fields, full, [_FULL] * num_layers)
+    return _model(fields, attentions, experts_of(fields), [True] * num_layers)
+
+
+@family(
+    "afmoe",
+    "AfmoeForCausalLM",
+    keys=STATED_KV_KEYS
+    | {
+        **expert_keys(),
+        "moe_intermediate_size": count(),
+        "num_shared_experts": count_or_zero(2),
+        "num_dense_layers": count_or_zero(1, rule=("at_most", "num_hidden_layers")),
+        "global_attn_every_n_layers": count(4),
+        "layer_types": layer_types(_FULL, _SLIDING),
+        "sliding_window": count(1024),
+        "attention_bias": flag(False),
+        "n_group": count_or_none(),
+        "topk_group": count_or_none(),
+    },
+    harmless=f"{_ROUTING} route_scale route_norm score_func mup_enabled load_balance_coeff "
+    "num_expert_groups num_limited_groups use_grouped_mm",
+)
+def read_afmoe(fields: Config) -> ModelSpec:
+    """Return AFM (Trinity): gated attention, four norms, first layers dense."""
+    bias, num_layers = fields.flag("attention_bias"), fields.count("num_hidden_layers")
+    full = attention_of(fields, bias=bias, qk_norm="head", output_gate=True)
+    period, first = fields.count("global_attn_every_n_layers"), fields.count("num_dense_layers")
+    by_rule = [_SLIDING if (n + 1) % period else _FULL for n in range(num_layers)]
+    shared = fields.count("num_shared_experts") * fields.count("moe_intermediate_size")
+    experts = experts_of(fields, router_bias=True, shared_ffn_size=shared)
+    sparse = [n >= first for n in range(num_layers)]
+    return _model(fields, windowed(fields, full, by_rule), experts, sparse, num_norms=4)
+
+
+@family(
+    "solar_open",
+    "SolarOpenForCausalLM",
+    keys={role: key for role, key in STATED_KV_KEYS.items() if role != "intermediate_size"}
+    | {
+        **expert_keys("n_routed_experts"),
+        "moe_intermediate_size": count(),
+        "n_shared_experts": count_or_zero(1),
+        "attention_bias": flag(False),
+        "n_group": count_or_none(),
+        "topk_group": count_or_none(),
+        "use_qk_norm": flag(False),
+    },
+    harmless=f"{_ROUTING} intermediate_size first_k_dense_replace",
+)
+def read_solar_open(fields: Config) -> ModelSpec:
+    """Return Solar Open: experts in each layer, the router with a correction bias."""
+    norm = "head" if fields.flag("use_qk_norm") else "none"
+    attention = attention_of(fields, bias=fields.flag("attention_bias"), qk_norm=norm)
+    shared = fields.count("n_shared_experts") * fields.count("moe_intermediate_size")
+    experts = experts_of(fields, router_bias=True, shared_ffn_size=shared, **router_groups(fields))
+    return model_of(fields, LayerSpec(attention=attention, experts=experts))
+
+
+def _model(
+    fields: Config, attentions: list[AttentionSpec], experts: ExpertSpec, has_experts: list[bool],
+    *, num_norms: int = 2, bias: bool = False,
+) -> ModelSpec:  # fmt: skip
+    """Return the model of layers with experts or a dense network; a stated list of them leads."""
+    stated = fields.listed("mlp_layer_types") if "mlp_layer_types" in fields.keys else None
+    if stated is not None:
+        has_experts = [kind == "sparse" for kind in stated]
+    layers = [
+        LayerSpec(attention=attention, experts=experts, num_norms=num_norms)
+        if is_sparse
+        else dense_layer(fields, attention, num_norms=num_norms, bias=bias)
+        for attention, is_sparse in zip(attentions, has_experts, strict=True)
+    ]
+    return model_of(fields, layers)
