@@ -83,7 +83,7 @@ HUB = {
 }
 
 TRANSFORMERS = {
-    # Numbers that the classes of transformers 5.23 hold (tests/frameworks/test_families.py).
+    # Numbers that the classes of transformers 5.23 hold when built from their configurations.
     "smollm3-3b": 3_075_098_624,
     "ernie4.5-21b-a3b": 21_825_437_888,
     "qwen3.5-35b-a3b": 34_660_610_688,

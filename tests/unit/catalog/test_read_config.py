@@ -109,6 +109,29 @@ def test_gemma3_has_one_full_layer_in_six():
     assert windows == [512] * 5 + [None, 512]
 
 
+EXAONE = {
+    "model_type": "exaone4", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 5,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 96, "sliding_window": 8,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("stated", "windows"),
+    [
+        ({"sliding_window_pattern": "LLG"}, [8, 8, None, 8, 8]),
+        ({"sliding_window_pattern": 3}, [8, 8, None, 8, 8]),
+        ({"sliding_window": None, "sliding_window_pattern": None}, [None] * 5),
+    ],
+)
+def test_a_period_of_windows_is_a_number_or_letters(stated, windows):
+    assert windows_of(read_config(EXAONE | stated)) == windows
+
+
+def test_other_letters_of_a_period_are_refused():
+    with pytest.raises(SpecError, match=r"found 'LXG'; expected .* letters L and G"):
+        read_config(EXAONE | {"sliding_window_pattern": "LXG"})
+
+
 def test_gpt_oss_without_layer_types_starts_with_the_window():
     config = config_of("gpt-oss-20b", num_hidden_layers=3)
     del config["layer_types"]

@@ -43,7 +43,6 @@ _LLAMA_KEYS = GROUPED_KEYS | {"attention_bias": flag(False), "mlp_bias": flag(Fa
 
 
 @family("granite", "GraniteForCausalLM", keys=_LLAMA_KEYS, harmless=GRANITE_SCALES)
-@family("helium", "HeliumForCausalLM", keys=_LLAMA_KEYS)
 @family("iquestcoder", "IQuestCoderForCausalLM", keys=_LLAMA_KEYS, harmless="clip_qkv")
 @family(
     "llama",
@@ -154,6 +153,7 @@ def read_smollm3(fields: Config) -> ModelSpec:
     outer_harmless=f"{VISION} multimodal_projector_bias projector_hidden_act spatial_merge_size "
     "vision_feature_layer",
 )
+@family("helium", "HeliumForCausalLM", keys=GROUPED_KEYS)
 @family(
     "ministral3",
     "Ministral3ForCausalLM",
@@ -166,7 +166,7 @@ def read_smollm3(fields: Config) -> ModelSpec:
     harmless="interpolate_factor",
 )
 def read_windowed_llama(fields: Config) -> ModelSpec:
-    """Return Mistral, or Phi-3 or 4: no biases; a window in all layers, null: they see all."""
+    """Return Mistral, Phi-3 or 4, or Helium: no biases; a window in all layers, or in none."""
     attention = attention_of(fields, window=fields.window("sliding_window"))
     return model_of(fields, dense_layer(fields, attention))
 
