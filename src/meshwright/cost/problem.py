@@ -220,7 +220,7 @@ class ProblemOf(ABC, Generic[Work]):
         if isinstance(work, Training):
             rates = replace(
                 rates, weight_format=work.precision.weight_format,
-                host_s=operator_s(work.software, self.calibration),
+                host_s=operator_s(self.system.chip, work.software, self.calibration),
             )  # fmt: skip
         return replace(
             rates,

@@ -19,7 +19,7 @@ from meshwright.catalog.calibration import (
     ErrorRecord,
     RowsErrorRecord,
     load_calibration,
-    load_serving,
+    load_chip_serving,
     serving_record,
 )
 from meshwright.catalog.models import load_model
@@ -330,7 +330,8 @@ def serving_problem(
         known = Certainty(record.spread, frozenset(record.families))
     return ServingProblem(
         model_spec, system_spec, workload, load_calibration(family, calibration),
-        constants=load_serving(family, runs, calibration), server=runs, certainty=known,
+        constants=load_chip_serving(system_spec.chip, runs, calibration), server=runs,
+        certainty=known,
     )  # fmt: skip
 
 
