@@ -362,10 +362,15 @@ def load_chip_serving(
     user that hold the part of the server in a pass.
     """
     found = load_serving(chip.family, server, name_or_path)
-    if chip.main_memory.name != SRAM or sram_part(name_or_path) is None:
+    if not serves_from_sram(chip) or sram_part(name_or_path) is None:
         return found
     kept = {name: getattr(found, name) for name in _OF_REQUESTS}
     return replace(NEUTRAL, reduction_s=load_sram(chip, name_or_path).reduction_s, **kept)
+
+
+def serves_from_sram(chip: ChipSpec) -> bool:
+    """Return whether the SRAM of a chip is all of its memory."""
+    return chip.main_memory.name == SRAM
 
 
 _OF_REQUESTS = ("host_prompt_s", "steps_ahead", "prompts_together")
