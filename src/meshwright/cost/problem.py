@@ -546,8 +546,10 @@ def certainty_note(sums: SramConstants, *, is_calibrated: bool) -> str | None:
         return UNCALIBRATED_NOTE
     if sums.factor is None:
         return None
-    return (f"the time per token of one user is fitted to published figures (each within a factor "
-            f"{sums.factor:.2f} of a fit without it); the speed of batches comes from data sheets")  # fmt: skip
+    return (
+        "the time per token of one user is fitted to published figures (each within a factor "
+        f"{sums.factor:.2f} of a fit without it); the speed of batches comes from data sheets"
+    )
 
 
 RECURRENT_NOTE = "no measured row has a recurrent layer: scans at the rates of attention (assumed)"
