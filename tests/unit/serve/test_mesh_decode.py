@@ -7,14 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.systems import load_chip, load_system
 from meshwright.cost.communication import Collectives
+from meshwright.cost.operator import device_rates, operator_s
 from meshwright.serve.mesh_decode import line_s, line_words, product_words
 from meshwright.serve.passes import piece_cost
 from meshwright.serve.serve import serving_problem
 from meshwright.sharding.strategy import PlanOptions, make_strategy, stack
 from meshwright.spec.system import CoreMesh
-from meshwright.spec.workload import Decode
+from meshwright.spec.workload import Decode, Precision, SoftwareStack
 
 PLAN_OPTIONS = PlanOptions(sequence_parallel=False, zero_stage=0)
 
@@ -144,3 +146,13 @@ def test_wafers_state_the_mesh_of_their_cores():
     for name, cores in (("WSE-2", 850_000), ("WSE-3", 900_000)):
         mesh = load_chip(name).core_mesh
         assert mesh.rows * mesh.columns == cores
+
+
+@pytest.mark.parametrize(("name", "launch_s"), [("WSE-2", 0.0), ("Dojo-D1", 0.0), ("H100", 5e-6)])
+def test_no_host_launches_kernels_on_a_dataflow_chip(name, launch_s):
+    """In training and serving; an H100 without a fit takes the 5 us of eager kernels."""
+    chip, software = load_chip(name), SoftwareStack()
+    constants = load_calibration(chip.family, "uncalibrated")
+    rates = device_rates(chip, Precision(), software, constants)
+    for seconds in (rates.launch_s, rates.host_s, operator_s(chip, software, constants)):
+        assert seconds == pytest.approx(launch_s, abs=0.0)
