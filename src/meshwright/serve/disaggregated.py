@@ -293,8 +293,8 @@ class Deployments:
         made = held / (workers.step_s[:, None] * (work.answer_length - 1.0))
         taken_s = self.path.time_s(workers.device_bytes, workers.holders)
         taken = workers.receivers[:, None] * number / taken_s
-        most = self.path.most_per_s(workers.prompt_bytes)
-        return np.minimum(np.minimum(made, taken), most)
+        crossing = self.path.most_per_s(workers.prompt_bytes)
+        return np.minimum(np.minimum(made, taken), crossing)
 
     def prompt_rates(
         self, prompts: PromptWorkers, answers: AnswerWorkers
