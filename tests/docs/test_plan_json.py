@@ -103,6 +103,7 @@ DECLARED = {
     "Network level": system.NetworkLevel,
     "Host": system.HostLink,
     "Chip": chip.ChipSpec,
+    "Core mesh": chip.CoreMesh,
     "Memory level": chip.MemoryLevel,
     "Source": provenance.Source,
     "Provenance": provenance.Provenance,

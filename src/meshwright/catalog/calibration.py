@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -348,13 +348,33 @@ def load_serving(family: str, server: Server, name_or_path: str = UNCALIBRATED) 
     for name in SERVING_CONSTANTS:
         stated = [value for entry in places if (value := getattr(entry, name)) is not None]
         values[name] = stated[0] if stated else getattr(NEUTRAL, name)
-    sram = sram_part(name_or_path)
-    if sram and family in sram.families:  # fitted to speeds of a user that hold the server's part
-        values |= {"reduction_s": sram.families[family].reduction_s}
-        values |= {"host_step_s": 0.0, "host_sequence_s": 0.0}
     if server.splits_cache:
         values["core_pull"] = NEUTRAL.core_pull
     return ServingConstants(**values)
+
+
+def load_chip_serving(
+    chip: ChipSpec, server: Server, name_or_path: str = UNCALIBRATED
+) -> ServingConstants:
+    """Return the constants of serving for a chip under a server.
+
+    Constants of a chip with SRAM alone are fitted beside the rates of data sheets, to speeds of a
+    user that hold the part of the server in a pass.
+    """
+    found = load_serving(chip.family, server, name_or_path)
+    if not serves_from_sram(chip) or sram_part(name_or_path) is None:
+        return found
+    kept = {name: getattr(found, name) for name in _OF_REQUESTS}
+    return replace(NEUTRAL, reduction_s=load_sram(chip, name_or_path).reduction_s, **kept)
+
+
+def serves_from_sram(chip: ChipSpec) -> bool:
+    """Return whether the SRAM of a chip is all of its memory."""
+    return chip.main_memory.name == SRAM
+
+
+_OF_REQUESTS = ("host_prompt_s", "steps_ahead", "prompts_together")
+"""Constants outside of the passes."""
 
 
 def load_sram(chip: ChipSpec, name_or_path: str = UNCALIBRATED) -> SramConstants:

@@ -137,9 +137,14 @@ class DeviceRates:
         return 1.0 if self.freezes_weights else 2.0
 
 
-def operator_s(software: SoftwareStack, calibration: CalibrationOf[Num]) -> Num:
-    """Return the host time of one operator of a training step [s]; none in recorded graphs."""
-    if software.cuda_graphs:
+def is_launched(chip: ChipSpec, software: SoftwareStack) -> bool:
+    """Return whether the host launches each kernel: no recorded graph, and no dataflow chip."""
+    return not (chip.is_dataflow or software.cuda_graphs)
+
+
+def operator_s(chip: ChipSpec, software: SoftwareStack, calibration: CalibrationOf[Num]) -> Num:
+    """Return the host time of one operator of a training step [s]; 0 where none is launched."""
+    if not is_launched(chip, software):
         return 0.0
     return calibration.launch_s if software.compiled else calibration.operator_s
 
@@ -228,6 +233,7 @@ def device_rates(
     if software.attention_kernels == "portable":
         kernels = calibration.portable_attention_efficiency
     passes = calibration.eager_traffic_factor if software.eager else 1.0
+    launch_s = calibration.launch_s if is_launched(chip, software) else 0.0
     return DeviceRates(
         matmul_flops_per_s=linear_rate * sustained,
         logits_flops_per_s=logits_rate * sustained,
@@ -237,8 +243,8 @@ def device_rates(
         * (calibration.attention_backward_efficiency * kernels),
         memory_bytes_per_s=bandwidth * calibration.memory_efficiency,
         elementwise_bytes_per_s=bandwidth * (calibration.elementwise_efficiency / passes),
-        launch_s=0.0 if software.cuda_graphs else calibration.launch_s,
-        host_s=0.0 if software.cuda_graphs else calibration.launch_s,
+        launch_s=launch_s,
+        host_s=launch_s,
         room_bytes=(1.0 - BLOCKS_SHARE) * chip.memories[0].capacity_bytes
         if len(chip.memories) > 1
         else 0.0,

@@ -32,7 +32,7 @@ from meshwright.sharding.local_sizes import (
 )
 from meshwright.sharding.space import device_counts, legal_counts
 from meshwright.sharding.strategy import DEGREES, PlanOptions, StrategyColumns, Streamed
-from meshwright.spec.calibration import Calibration, CalibrationOf
+from meshwright.spec.calibration import Calibration, CalibrationOf, SramConstants
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.model import ExpertSpec, ModelSpec
 from meshwright.spec.system import SystemSpec
@@ -220,7 +220,7 @@ class ProblemOf(ABC, Generic[Work]):
         if isinstance(work, Training):
             rates = replace(
                 rates, weight_format=work.precision.weight_format,
-                host_s=operator_s(work.software, self.calibration),
+                host_s=operator_s(self.system.chip, work.software, self.calibration),
             )  # fmt: skip
         return replace(
             rates,
@@ -538,6 +538,19 @@ class Problem(ProblemOf[Training]):
 
 UNCALIBRATED_NOTE = "uncalibrated: constants come from data sheets and public sources"
 """Note of every answer where no constant was fitted to measurements of its chips."""
+
+
+def certainty_note(sums: SramConstants, *, is_calibrated: bool) -> str | None:
+    """Return the note on the constants of an answer; None: all are fitted to measured times."""
+    if not is_calibrated:
+        return UNCALIBRATED_NOTE
+    if sums.factor is None:
+        return None
+    return (
+        "the time per token of one user is fitted to published figures (each within a factor "
+        f"{sums.factor:.2f} of a fit without it); the speed of batches comes from data sheets"
+    )
+
 
 RECURRENT_NOTE = "no measured row has a recurrent layer: scans at the rates of attention (assumed)"
 """Note of answers for models with recurrent layers; intervals do not cover it."""

@@ -7,6 +7,7 @@ time to the first token and per output token is found over the whole product of 
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -17,6 +18,7 @@ from meshwright.base.arrays import (
     FloatArray,
     IntArray,
     Num,
+    ceil_div,
     column,
     larger,
     smaller,
@@ -104,16 +106,31 @@ class CachePath:
 
     start_s: float
     s_per_byte: float
+    links_across: float = math.inf
+    """Links between two rows of a grid; infinite where each device has a link of its own."""
 
-    def time_s(self, num_bytes: Num) -> Num:
-        """Return the seconds to send some bytes from one device."""
-        return self.start_s + num_bytes * self.s_per_byte
+    def time_s(self, num_bytes: Num, num_devices: Num = 1.0) -> Num:
+        """Return the seconds in which each device of a worker sends, or receives, some bytes.
+
+        A worker fills rows of a grid, and caches move along its columns: on 8 columns 3 of 24
+        devices share each link.
+        """
+        sharing = larger(ceil_div(num_devices, self.links_across), 1.0)
+        return self.start_s + sharing * num_bytes * self.s_per_byte
+
+    def most_per_s(self, num_bytes: float) -> float:
+        """Return the caches of some bytes that cross the grid between both kinds of workers [1/s].
+
+        Workers of a kind lie side by side: all caches cross the columns between the two regions.
+        """
+        return self.links_across / (self.s_per_byte * num_bytes)
 
 
 def cache_path(problem: ServingProblem) -> CachePath:
     """Return the path between neighbouring domains of the outermost level.
 
-    Workers lie anywhere, so that a cache crosses the slowest level that joins them.
+    Workers lie anywhere, so that a cache crosses the slowest level that joins them. On a grid both
+    kinds have whole rows of it.
     """
     system = problem.system
     inner = reduce(int.__mul__, [level.size for level in system.levels[:-1]], 1)
@@ -123,7 +140,8 @@ def cache_path(problem: ServingProblem) -> CachePath:
         float(column(links.time_s(CollectiveKind.SEND, "dp_replicate", size))[0])
         for size in (0.0, 1.0e9)
     )
-    return CachePath(start_s, (whole_s - start_s) / 1.0e9)
+    across = float(inner) if problem.has_grid else math.inf
+    return CachePath(start_s, (whole_s - start_s) / 1.0e9, across)
 
 
 @dataclass(frozen=True)
@@ -139,6 +157,8 @@ class PromptWorkers:
     [s]."""
     period_s: FloatArray
     """Time between two passes [s]."""
+    num_devices: FloatArray
+    """Devices of a worker."""
     prompts_per_sender: FloatArray
     """Prompts of a pass over the devices that share the sending of each prompt."""
 
@@ -154,6 +174,8 @@ class AnswerWorkers:
     """Time per output token [s]."""
     receivers: FloatArray
     """Replicas of a worker, each of which receives caches."""
+    holders: float
+    """Devices of a replica, which hold a cache between them."""
     device_bytes: float
     """Bytes of the cache of a prompt on one device [bytes]."""
     prompt_bytes: float
@@ -225,6 +247,7 @@ class Deployments:
             prompts=prompts,
             pass_s=found.latency_s + self.problem.constants.host_prompt_s,
             period_s=prompts * length / found.tokens_per_s,
+            num_devices=columns.num_devices,
             prompts_per_sender=columns.micro_batch_size / (columns.tp * columns.cp * columns.pp),
         )
         sizes = columns.num_devices
@@ -240,7 +263,7 @@ class Deployments:
             rows = np.flatnonzero(group_of.reshape(-1) == index)
             mine = AnswerWorkers(
                 rows, found.sequences_in_flight[rows], found.latency_s[rows], columns.dp[rows],
-                float(device_bytes), float(device_bytes * holders),
+                float(holders), float(device_bytes), float(device_bytes * holders),
             )  # fmt: skip
             answers.setdefault(int(size), []).append(mine)
         return answers
@@ -254,7 +277,8 @@ class Deployments:
         slower side counts.
         """
         sent = prompts.prompts_per_sender * answers.prompt_bytes
-        return column(self.path.time_s(larger(sent, answers.device_bytes)))
+        taken_s = self.path.time_s(answers.device_bytes, answers.holders)
+        return column(larger(self.path.time_s(sent, prompts.num_devices), taken_s))
 
     def answer_rates(self, workers: AnswerWorkers, most: int) -> FloatArray:
         """Return the requests/s of 1 to ``most`` workers of each row, a line for each row.
@@ -267,8 +291,10 @@ class Deployments:
         number = np.arange(1.0, most + 1.0)
         held = smaller(workers.sequences[:, None] * number, float(work.batch_size))
         made = held / (workers.step_s[:, None] * (work.answer_length - 1.0))
-        taken = workers.receivers[:, None] * number / self.path.time_s(workers.device_bytes)
-        return np.minimum(made, taken)
+        taken_s = self.path.time_s(workers.device_bytes, workers.holders)
+        taken = workers.receivers[:, None] * number / taken_s
+        crossing = self.path.most_per_s(workers.prompt_bytes)
+        return np.minimum(np.minimum(made, taken), crossing)
 
     def prompt_rates(
         self, prompts: PromptWorkers, answers: AnswerWorkers

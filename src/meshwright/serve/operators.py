@@ -346,7 +346,9 @@ class PassCost:
     launch_s: Num
     """Time added by kernel launches [s]."""
     reduction_s: Num
-    """Time of sums over the cores of a chip, one after another [s]."""
+    """Time of waiting at sums over the cores of a chip, one after another [s]."""
+    mesh_s: Num
+    """Time of these sums on the links between the cores [s]."""
     tp_comm_s: Num
     cp_comm_s: Num
     ep_comm_s: Num
@@ -422,7 +424,7 @@ def layer_forward(
 
 def pass_cost(
     total: ForwardCost, comm: CommCost, rates: DeviceRates, working_bytes: Num, weight_bytes: Num,
-    cache_bytes: Num, reduction_s: Num, zero: Num,
+    cache_bytes: Num, reduction_s: Num, mesh_s: Num, zero: Num,
 ) -> PassCost:  # fmt: skip
     """Return the pass through one layer; ``zero`` gives every part the length of the columns."""
     return PassCost(
@@ -432,6 +434,7 @@ def pass_cost(
         elementwise_s=total.elementwise_s + zero,
         launch_s=exposed_launch_s(total.busy_s, total.num_kernels, rates) + zero,
         reduction_s=reduction_s + zero,
+        mesh_s=mesh_s + zero,
         tp_comm_s=comm.tp_s + zero,
         cp_comm_s=comm.cp_s + zero,
         ep_comm_s=comm.ep_s + zero,

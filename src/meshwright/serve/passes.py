@@ -22,6 +22,7 @@ from meshwright.cost.step import send_s
 from meshwright.graph.op import LayerGraph, OpKind, Phase
 from meshwright.search.intervals import Certainty, Distances, surely
 from meshwright.serve.closed_loop import LoopOf
+from meshwright.serve.mesh_decode import mesh_s
 from meshwright.serve.operators import (
     PassCost,
     PassShape,
@@ -579,6 +580,9 @@ def piece_cost(
                 for entry in fields(CommCost)
             }
         )
+    mesh, links_s = problem.system.chip.core_mesh, 0.0 * strategy.tp
+    if mesh is not None and shape.reads_cache:
+        links_s = links_s + mesh_s(piece, local, rates, shape, mesh)
     is_edge = index >= len(problem.graph.layers)
     weights: Num = 0.0
     for op in piece.ops:
@@ -587,7 +591,7 @@ def piece_cost(
     return pass_cost(
         total, comm, rates, _working_bytes(problem, piece, local, shape), weights,
         _cache_bytes(shape, piece, local, word),
-        dependent_sums(piece) * shape.constants.reduction_s, 0.0 * strategy.tp,
+        dependent_sums(piece) * shape.constants.reduction_s, links_s, 0.0 * strategy.tp,
     )  # fmt: skip
 
 

@@ -135,7 +135,9 @@ class ServingTime:
     elementwise_s: Num
     launch_s: Num
     reduction_s: Num
-    """Time of sums over the cores of a chip, one after another [s]."""
+    """Time of waiting at sums over the cores of a chip, one after another [s]."""
+    mesh_s: Num
+    """Time of these sums on the links between the cores [s]."""
     tp_comm_s: Num
     cp_comm_s: Num
     ep_comm_s: Num

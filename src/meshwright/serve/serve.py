@@ -19,7 +19,9 @@ from meshwright.catalog.calibration import (
     ErrorRecord,
     RowsErrorRecord,
     load_calibration,
-    load_serving,
+    load_chip_serving,
+    load_sram,
+    serves_from_sram,
     serving_record,
 )
 from meshwright.catalog.models import load_model
@@ -27,8 +29,9 @@ from meshwright.catalog.systems import load_system, refuse_mixed_chips, refuse_s
 from meshwright.catalog.workloads import load_server, server_names
 from meshwright.cost.memory import fullest
 from meshwright.cost.money import step_cost_usd
+from meshwright.cost.operator import is_launched
 from meshwright.cost.pipeline import POSITIONS
-from meshwright.cost.problem import RECURRENT_NOTE, UNCALIBRATED_NOTE
+from meshwright.cost.problem import RECURRENT_NOTE, UNCALIBRATED_NOTE, certainty_note
 from meshwright.search.intervals import Certainty, interval_of, rates_of
 from meshwright.serve.answer import (
     EVERY_ROW,
@@ -60,7 +63,7 @@ from meshwright.serve.price import (
 from meshwright.serve.search import ServingObjective, ServingResult, ServingSpace, search_serving
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import PlanOptions, Strategy, stack
-from meshwright.spec.calibration import constants_of
+from meshwright.spec.calibration import FREE_SUMS, constants_of
 from meshwright.spec.declaration import declared
 from meshwright.spec.doubled import doubled
 from meshwright.spec.model import ModelSpec
@@ -166,7 +169,7 @@ def serving_plan(
             float(result.fitting.latency_s[result.ranked[0]]), result.elapsed_s
         ),
         num_too_slow=result.num_too_slow,
-        warnings=tuple(serving_warnings(problem, candidates[0], load_server(server))),
+        warnings=tuple(serving_warnings(problem, candidates[0], load_server(server), calibration)),
         version=version,
         command=command,
         memory_share=memory_share,
@@ -214,7 +217,9 @@ def _front(problem: ServingProblem, result: ServingResult) -> ServingFront:
     )
 
 
-def serving_warnings(problem: ServingProblem, best: ServingCandidate, server: Server) -> list[str]:
+def serving_warnings(
+    problem: ServingProblem, best: ServingCandidate, server: Server, calibration: str
+) -> list[str]:  # fmt: skip
     """Return the notes for the reader beside the numbers."""
     price, notes, workload = best.estimate, [], problem.workload
     tokens = workload.prompt_length if isinstance(workload, Prefill) else workload.context_length
@@ -227,8 +232,10 @@ def serving_warnings(problem: ServingProblem, best: ServingCandidate, server: Se
             f"{server.name} runs {server.most_sequences:,} sequences at a time on a replica, not "
             f"{together:,.0f}: start it with {server.sequences_option} {np.ceil(together):.0f}"
         )
-    if not price.is_calibrated:
-        notes.append(UNCALIBRATED_NOTE)
+    chip = problem.system.chip
+    sums = load_sram(chip, calibration) if serves_from_sram(chip) else FREE_SUMS
+    if note := certainty_note(sums, is_calibrated=price.is_calibrated):
+        notes.append(note)
     if problem.model.recurrences:
         notes.append(RECURRENT_NOTE)
     left_out = "queues before the first pass are not priced"
@@ -244,7 +251,7 @@ def serving_warnings(problem: ServingProblem, best: ServingCandidate, server: Se
     if problem.is_decode and price.sequences_in_flight < batch:
         flying = f"{price.sequences_in_flight:.0f} of {batch} sequences"
         notes.append(f"{flying} are in flight at once; the others wait")
-    if problem.is_decode and not problem.workload.software.cuda_graphs:
+    if problem.is_decode and is_launched(chip, problem.workload.software):
         notes.append("kernels are launched one by one; serving engines record them (cuda_graphs)")
     return notes
 
@@ -315,7 +322,6 @@ def serving_problem(
     for served in (model_spec, drafts.draft if drafts is not None else None):
         if served is not None:
             served.check_length(getattr(workload, field), field)
-    family = system_spec.chip.family
     workload = with_stored_weights(workload, model_spec, system_spec.chip)
     runs = load_server(server)
     if memory_share is not None:
@@ -328,9 +334,13 @@ def serving_problem(
     known = None
     if record is not None and record.spread is not None:
         known = Certainty(record.spread, frozenset(record.families))
+    chip = system_spec.chip
+    constants = load_calibration(chip.family, calibration)
+    if serves_from_sram(chip) and load_sram(chip, calibration).is_calibrated:
+        constants = replace(constants, is_calibrated=True)
     return ServingProblem(
-        model_spec, system_spec, workload, load_calibration(family, calibration),
-        constants=load_serving(family, runs, calibration), server=runs, certainty=known,
+        model_spec, system_spec, workload, constants,
+        constants=load_chip_serving(chip, runs, calibration), server=runs, certainty=known,
     )  # fmt: skip
 
 

@@ -44,6 +44,19 @@ class MemoryLevel(Declaration):
     energy_j_per_byte: JoulesPerByte | None = None
 
 
+class CoreMesh(Declaration):
+    """The cores of a chip on a mesh of rows and columns, each with its share of the memory."""
+
+    rows: Count
+    columns: Count
+    hop_s: Seconds
+    """From a core to its neighbour, with the addition of a word there."""
+    link_bytes_per_s: BytesPerSecond
+    """One direction between two neighbours."""
+    word_bytes: Bytes
+    """Bytes that cross a link together."""
+
+
 class ChipSpec(Declaration):
     """One accelerator (GPU, TPU chip, die of a wafer).
 
@@ -77,6 +90,10 @@ class ChipSpec(Declaration):
     noc_bytes_per_s: BytesPerSecond | None = Field(default=None, alias="noc_rate")
     """One direction of a link between two neighbours of the mesh of cores. With it, the share of
     the peak that a product reaches follows from its shape; without it, calibration states it."""
+    is_dataflow: bool = False
+    """Operators start when their operands arrive: no kernel is launched."""
+    core_mesh: CoreMesh | None = None
+    """Mesh over which a pass of decode spreads each product: weights stay, sums move."""
     clock_hz: Hertz | None = Field(default=None, alias="clock")
     """Clock of the arrays and the network; arrays reach the stated rates at this clock."""
     peak_power_w: Watts | None = None

@@ -13,7 +13,7 @@ from meshwright.catalog.calibration import DEFAULT, load_calibration, load_sram
 from meshwright.catalog.footprint_files import FootprintFile
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system, refuse_slow_links
-from meshwright.cost.problem import UNCALIBRATED_NOTE
+from meshwright.cost.problem import certainty_note
 from meshwright.dataflow.search import calibrated_system
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.serve.passes import with_stored_weights
@@ -89,12 +89,9 @@ def check_degrees(problem: PartitionProblem) -> None:
 def notes_of(problem: PartitionProblem, solution: Solution | None) -> Iterator[str]:
     """Yield notes on assumptions, on parts left out, and on idle devices."""
     system, memory = problem.system, problem.memory
-    if not problem.calibration.is_calibrated:
-        yield UNCALIBRATED_NOTE
-    elif problem.sram.factor is not None:
-        yield (f"the time per token of one user is fitted to published figures (each within a "
-               f"factor {problem.sram.factor:.2f} of a fit without it); the speed of batches comes "
-               "from data sheets")  # fmt: skip
+    constants = problem.calibration
+    if note := certainty_note(problem.sram, is_calibrated=constants.is_calibrated):
+        yield note
     if memory.name in CACHES and problem.capacity_bytes is None:
         yield (
             f"{memory.name} is a cache: {CACHE_FRACTION:.0%} counts as capacity for resident "

@@ -87,10 +87,11 @@ def changes(problem: Problem, strategy: Strategy, plan_options: PlanOptions) -> 
     for what, changed in doubled(problem.system):
         step_s = _step_s(replace(problem, system=changed), strategy, plan_options)
         found.append(Change(what, step_s, 1.0 - step_s / base_s, base_s))
-    graphs = problem.workload.software.model_copy(update={"cuda_graphs": True})
-    with_graphs = problem.workload.model_copy(update={"software": graphs})
-    step_s = _step_s(replace(problem, workload=with_graphs), strategy, plan_options)
-    found.append(Change("CUDA graphs", step_s, 1.0 - step_s / base_s, base_s))
+    if not problem.system.chip.is_dataflow:
+        graphs = problem.workload.software.model_copy(update={"cuda_graphs": True})
+        with_graphs = problem.workload.model_copy(update={"software": graphs})
+        step_s = _step_s(replace(problem, workload=with_graphs), strategy, plan_options)
+        found.append(Change("CUDA graphs", step_s, 1.0 - step_s / base_s, base_s))
     return sorted(found, key=lambda change: -change.faster_by_fraction)
 
 

@@ -110,6 +110,20 @@ def test_a_cache_crosses_the_slowest_level_that_joins_workers():
     assert 0.0 < inside.start_s < outside.start_s < 1e-4
 
 
+def test_caches_cross_a_grid_along_its_columns():
+    """On 4 x 8 dies 8 links join two rows, each 0.95 of 2 TB/s, of which a shift by two rows has
+    half: 3 of 24 senders share each, and 8 x 0.95e12 / 64e6 caches of 64 MB cross in a second."""
+    grid, hosts = cache_path(problem("wafer-4x8")), cache_path(problem("16xH100"))
+    assert grid.links_across == 8.0
+    assert 1.0 / grid.s_per_byte == pytest.approx(0.95 * 1e12)
+    alone_s = grid.time_s(1e9) - grid.start_s
+    for devices, sharing in ((1, 1), (8, 1), (9, 2), (24, 3)):
+        assert grid.time_s(1e9, devices) - grid.start_s == pytest.approx(sharing * alone_s)
+    assert grid.most_per_s(64e6) == pytest.approx(8 * 0.95e12 / 64e6)
+    assert hosts.time_s(1e9, 8.0) == hosts.time_s(1e9)
+    assert hosts.most_per_s(64e6) == float("inf")
+
+
 def test_the_cache_of_a_prompt_by_hand():
     """Llama 3 8B: 32 layers, 8 key heads of 128, two tensors of two bytes: 128 KiB a token."""
     question = problem(work=requests(prompt=1024))

@@ -77,9 +77,12 @@ def sram_text(found: SramFit) -> str:
     """Return the part of a calibration file for machines that serve from SRAM, in YAML."""
     constants = list(constants_of_sram(found))
     of_chips = [one for one in constants if one.name == REDUCTION.name]
+    # Where a chip states its mesh, the constant leaves the links out; other chips need them.
+    linked = {job.family for job in found.jobs if job.problems[0].system.chip.core_mesh}
+    of_chips = [one for one in of_chips if one.place not in linked] or of_chips
     middle = float(np.exp(np.mean(np.log([one.value for one in of_chips]))))
     lowest, highest = min(one.low for one in of_chips), max(one.high for one in of_chips)
-    why = "geometric mean of the families fitted"
+    why = "geometric mean of the families fitted, without those that state their mesh"
     content = {
         "fit": sram_record(found).model_dump(),
         "defaults": entries([FittedConstant(REDUCTION.name, middle, lowest, highest, why)]),
