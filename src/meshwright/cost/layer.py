@@ -767,13 +767,13 @@ def price_layers(
 
     def priced(pieces: Sequence[PricedPiece], recompute: Recompute) -> LayerCost:
         takes = takes_inputs(pieces, recompute)
-        if not any(map(np.any, takes)):
+        if not any(np.any(taken) for taken in takes):
             blocks = pieces[0].blocks(recompute)
-        elif all(map(np.all, takes)):
+        elif all(np.all(taken) for taken in takes):
             blocks = pieces[1].blocks(recompute)
         else:
-            both = (piece.blocks(recompute) for piece in pieces)
-            blocks = [_either(*one) for one in zip(takes, *both, strict=True)]
+            one, other = (piece.blocks(recompute) for piece in pieces)
+            blocks = [_either(*each) for each in zip(takes, one, other, strict=True)]
         return layer_cost(blocks, problem.rates, 0.0 * network.strategy.tp)
 
     return each_piece(problem, plan_options, network, recomputes, price, uses_tatp=uses_tatp)
