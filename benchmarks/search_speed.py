@@ -1,9 +1,10 @@
 """How fast the search covers spaces of plans, with and without pruning.
 
-Run: python benchmarks/search_speed.py [--small]
+Run: python benchmarks/search_speed.py [--small] [--wafers [NAME ...]]
 
 Times are CPU seconds of one process, imports of the package left out; the catalog is read before.
-Peak memory is that of a fresh process that runs one search.
+Peak memory is that of a fresh process that runs one search. With ``--wafers`` whole plans of
+wafers, healthy and faulty, each in a fresh process with its imports; loops are compiled before.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from meshwright.catalog.systems import load_system
 from meshwright.search.exhaustive import Counts
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import plan_string
@@ -45,6 +48,46 @@ CASES = {
     "gpt3-175b": Case("gpt3-175b", "512xA100", 2048, 1536),
     "131072": Case("llama3.1-405b", "131072xH100", 8192, 131_072),
 }
+
+
+@dataclass(frozen=True)
+class Wafer:
+    """A model on a wafer with faults."""
+
+    model: str
+    system: str
+    faults: Mapping[str, object]
+    global_batch_size: int = 128
+
+    @property
+    def title(self) -> str:
+        """Model, system and faults in one line."""
+        return " ".join([self.model, self.system, *(f"{k} {v}" for k, v in self.faults.items())])
+
+
+WAFERS = {
+    "small": Wafer("gpt3-6.7b", "wafer-2x4", {"dead_devices": (5,)}, 64),
+    "6x8": Wafer("gpt3-76b", "wafer-6x8", {}),
+    "8x8": Wafer("gpt3-76b", "wafer-8x8", {}),
+    "4x6x8": Wafer("gpt3-175b", "4xwafer-6x8", {}),
+    "20x20": Wafer("gpt3-175b", "wafer-20x20", {}, 1024),
+    "6x8-dead": Wafer("gpt3-76b", "wafer-6x8", {"dead_devices": (10, 37)}),
+    "8x8-dead": Wafer(
+        "gpt3-76b", "wafer-8x8", {"dead_devices": (10, 37), "dead_links": ((20, 21),)}
+    ),
+    "4x8-dead": Wafer("gpt3-6.7b", "wafer-4x8", {"dead_devices": (3, 12, 21, 30)}),
+    "5x6-slow": Wafer("gpt3-6.7b", "wafer-5x6", {"speed_factors": {7: 0.79, 22: 0.9}}),
+}
+
+
+def placed(case: Wafer) -> str:
+    """Return the plan of a wafer."""
+    from meshwright.wafer.training import plan
+
+    system = load_system(case.system).model_copy(update=dict(case.faults))
+    work = training(system, sequence_length=2048, global_batch_size=case.global_batch_size)
+    best = plan(case.model, system, work).best
+    return f"{best.text}, {best.estimate.step_time_s:.9g} s, simulated {best.simulated_s:.9g} s"
 
 
 @dataclass(frozen=True)
@@ -87,21 +130,24 @@ def row(case: Case, *, prune: bool) -> str:
     return f"{case.title:<27}{how:<7}{cells}{run.cpu_s:>9.2f}{rate}  {run.best}"
 
 
-def alone(name: str) -> str:
-    """Return CPU seconds and peak memory of a fresh process that covers one space, imports too.
+def alone(title: str, call: str) -> str:
+    """Return CPU seconds and peak memory of a fresh process that makes a call, imports too.
 
     The peak is that of the largest process so far: ask for the largest space last, and before
     this process itself has grown.
     """
-    code = f"import search_speed as s; s.covered(s.CASES[{name!r}], prune=True)"
     places = [str(Path(__file__).parent), *filter(None, sys.path)]
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     environment = os.environ | one_thread | {"PYTHONPATH": os.pathsep.join(places)}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+    code = f"import search_speed as s; print(s.{call})"
+    run = subprocess.run(
+        [sys.executable, "-c", code], check=True, env=environment, stdout=subprocess.PIPE, text=True
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return f"{CASES[name].title:<34}{cpu_s:>8.2f} CPU s, peak {after.ru_maxrss / 2**20:.2f} GiB"
+    peak = f"{cpu_s:>8.2f} CPU s, peak {after.ru_maxrss / 2**20:.2f} GiB"
+    return f"{title:<34}{peak}  {run.stdout.strip()}".rstrip()
 
 
 HEAD = (
@@ -112,10 +158,15 @@ HEAD = (
 
 def main(arguments: list[str]) -> None:
     """Print the tables."""
+    if "--wafers" in arguments:
+        asked = [name for name in arguments if name in WAFERS] or list(WAFERS)
+        for name in asked:
+            print(alone(WAFERS[name].title, f"placed(s.WAFERS[{name!r}])"), flush=True)
+        return
     names = ["small"] if "--small" in arguments else ["llama3-70b", "gpt3-175b", "131072"]
     print("Fresh processes, imports included:")
     for name in names:
-        print(alone(name))
+        print(alone(CASES[name].title, f"covered(s.CASES[{name!r}], prune=True).best"))
     print()
     print(HEAD)
     for name in names:

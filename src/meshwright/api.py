@@ -555,7 +555,9 @@ def explain(asked: ask.Explain, call: Call) -> Explanation | Diagnosis | Profile
         _write(asked, "picture", map_svg(draw(found, asked.colors)))
     from meshwright.train.explain import explain as why
 
-    return why(found, _placer(found.system))
+    # Each feature that a placed plan lacks would be a search of its own, as long as the first one.
+    searches = asked.on is not None or found.best.placement is None
+    return why(found, _placer(found.system), searches=searches)
 
 
 def _explained_plan(asked: ask.Explain) -> Plan:

@@ -66,7 +66,7 @@ def test_the_best_placement_is_that_of_brute_force(seed):
     assert 0 < found.num_priced <= found.num_choices
     assert found.lower_bound_s <= found.time_s * (1 + 1e-12)
     assert found.lower_bound_s == pytest.approx(found.time_s, rel=1e-12)
-    anew = routed(asked, found, physical)
+    (anew,) = routed(asked, [found], physical)
     assert anew.lower_bound_s <= anew.time_s <= found.time_s
 
 

@@ -43,7 +43,11 @@ def mw(tmp_path):
 
 def installs(mw):
     """Return what was installed: the product with its extras, and the papers with it."""
-    found = [[word for word in command if word.startswith(".")] for command in mw.commands]
+    found = [
+        [word for word in command if word.startswith(".")]
+        for command in mw.commands
+        if "install" in command
+    ]
     assert all(words[1:] == ["./papers"] for words in found if words)
     return [words[0] for words in found if words]
 
@@ -53,6 +57,13 @@ def test_first_run_installs_and_later_runs_do_not(mw):
     mw.prepare("run")
     assert installs(mw) == [".[fast,plot]"]
     assert not Path(mw.in_environment("run", mw.INCOMPLETE)).exists()
+
+
+def test_an_install_compiles_byte_code_and_the_loops_of_a_plan(mw):
+    mw.prepare("run")
+    python = mw.in_environment("run", "bin", "python")
+    compiled = [command for command in mw.commands if command[0] == python]
+    assert [command[1:3] for command in compiled] == [["-m", "compileall"], ["-P", "-m"]]
 
 
 def test_tests_bring_their_extra_and_serve_the_run_as_well(mw):

@@ -766,16 +766,26 @@ def price_layers(
         return problem.once(part, inputs, lambda: priced(pieces, recompute), network)
 
     def priced(pieces: Sequence[PricedPiece], recompute: Recompute) -> LayerCost:
-        blocks = pieces[0].blocks(recompute)
-        if len(pieces) > 1:
-            takes = takes_inputs(pieces, recompute)
-            blocks = [
-                by_field(lambda one, other, takes=taken: where(takes, other, one), *pair)
-                for taken, *pair in zip(takes, blocks, pieces[1].blocks(recompute), strict=True)
-            ]
+        takes = takes_inputs(pieces, recompute)
+        if not any(np.any(taken) for taken in takes):
+            blocks = pieces[0].blocks(recompute)
+        elif all(np.all(taken) for taken in takes):
+            blocks = pieces[1].blocks(recompute)
+        else:
+            one, other = (piece.blocks(recompute) for piece in pieces)
+            blocks = [_either(*each) for each in zip(takes, one, other, strict=True)]
         return layer_cost(blocks, problem.rates, 0.0 * network.strategy.tp)
 
     return each_piece(problem, plan_options, network, recomputes, price, uses_tatp=uses_tatp)
+
+
+def _either(takes: Mask, one: BlockCost, other: BlockCost) -> BlockCost:
+    """Return the price of a block: in each row that of the other where that is taken."""
+    if not np.any(takes):
+        return one
+    if np.all(takes):
+        return other
+    return by_field(lambda first, second: where(takes, second, first), one, other)
 
 
 def each_piece(

@@ -7,9 +7,8 @@ attention core then works in rounds: with one sub-tensor while the next one arri
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import reduce
-from typing import cast
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from meshwright.base.arrays import (
     Num,
     ceil_div,
     larger,
+    names_of,
     positive_part,
     smaller,
     where,
@@ -517,20 +517,26 @@ def _fastest(ways: Sequence[OpCost], alone: Sequence[OpCost]) -> OpCost:
     ]
     shape = np.broadcast_shapes(*map(np.shape, (*ahead_s, *back_s)))
 
-    def together(values: Sequence[Num]) -> FloatArray:
-        return np.concatenate([np.broadcast_to(value, shape) for value in values])
+    def together(each: Sequence[Sequence[Num]]) -> FloatArray:
+        """Return the numbers of each list, those of all ways along the second axis."""
+        number = shape[0]
+        found = np.empty((len(each), number * len(ways), *shape[1:]))
+        for values, row in zip(each, found, strict=True):
+            for place, value in enumerate(values):
+                row[place * number : (place + 1) * number] = value
+        return found
 
-    ahead, back = (np.expand_dims(together(s).argmin(axis=0), 0) for s in (ahead_s, back_s))
-
-    def chosen(name: str) -> Num:
-        values = [getattr(cost, name) for cost in ways]
-        first = values[0]
-        if not np.ndim(first) and all(np.ndim(v) == 0 and v == first for v in values):
-            return cast(Num, first)
-        taken = np.take_along_axis(together(values), ahead if "forward" in name else back, axis=0)
-        return cast(Num, taken[0])
-
-    return OpCost(**{entry.name: chosen(entry.name) for entry in fields(OpCost)})
+    ahead, back = np.expand_dims(together((ahead_s, back_s)).argmin(axis=1), (1, 2))
+    known = {name: [getattr(cost, name) for cost in ways] for name in names_of(OpCost)}
+    found: dict[str, Num] = {}
+    for is_forward, best in ((True, ahead), (False, back)):
+        each = {name: values for name, values in known.items() if ("forward" in name) is is_forward}
+        for name, values in list(each.items()):
+            if not np.ndim(values[0]) and all(np.ndim(v) == 0 and v == values[0] for v in values):
+                found[name] = each.pop(name)[0]
+        taken = np.take_along_axis(together(list(each.values())), best, axis=1)[:, 0]
+        found |= zip(each, taken, strict=True)
+    return OpCost(**found)
 
 
 def streamed_attention(

@@ -326,8 +326,18 @@ def _stream_orders(network: Network, devices: Shape, closes: bool) -> Iterator[S
         yield found[0]
 
 
+_RANKS: WeakKeyDictionary[Network, dict[tuple[Shape, Nesting], Ranks | None]] = WeakKeyDictionary()
+
+
 def stated_ranks(network: Network, sides: Shape, choice: Nesting) -> Ranks | None:
     """Return the ranks of a choice: on the devices that it states, or where its blocks fit."""
+    known = _RANKS.setdefault(network, {})
+    if (sides, choice) not in known:
+        known[sides, choice] = _ranks(network, sides, choice)
+    return known[sides, choice]
+
+
+def _ranks(network: Network, sides: Shape, choice: Nesting) -> Ranks | None:
     if not choice.devices:
         return block_ranks(network, sides, choice.axes, choice.shapes, may_have_holes=True)
     if not connected_devices(network, sides).ravel()[list(choice.devices)].all():

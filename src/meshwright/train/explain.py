@@ -41,8 +41,14 @@ def what_would_fit(plan: Plan) -> list[Candidate]:
     )[:3]
 
 
-def explain(plan: Plan, placer: Placer = CLOSED_FORM) -> Explanation:
+def explain(plan: Plan, placer: Placer = CLOSED_FORM, *, searches: bool = True) -> Explanation:
     """Return the reasons for a plan: its limits, the plans it beats, and impossible features.
+
+    Parameters
+    ----------
+    searches
+        Whether the best plan with each feature that this one lacks is searched; else the plans
+        that it already holds are compared.
 
     Raises
     ------
@@ -55,6 +61,9 @@ def explain(plan: Plan, placer: Placer = CLOSED_FORM) -> Explanation:
         raise SpecError(faults, origin=plan.best.text)
     whys = [compared(f"plan {n} of the ranking", plan.best, candidate)
             for n, candidate in enumerate(plan.runners_up, 2)]  # fmt: skip
+    shares = {name: t / price.step_time_s for name, t in price.time_parts_s.items()}
+    if not searches:
+        return Explanation(plan, shares, (*whys, *plan.why_not), {})
     impossible: dict[str, str] = {}
     every = _every_family(placer.space(problem, Choices()))
     for name, choice, values in missing_features(
@@ -69,7 +78,6 @@ def explain(plan: Plan, placer: Placer = CLOSED_FORM) -> Explanation:
             whys.append(compared(name, plan.best, leaders.best))
         else:
             impossible[name] = leaders.result.counts.summary
-    shares = {name: t / price.step_time_s for name, t in price.time_parts_s.items()}
     return Explanation(plan, shares, tuple(whys), impossible)
 
 

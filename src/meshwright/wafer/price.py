@@ -237,7 +237,7 @@ Way = tuple[PlanOptions, Strategy, Nesting]
 
 def price_placed(
     problem: Problem, ways: Sequence[Way], physical: Network, *, is_routed: bool = False,
-    held: Sequence[HeldParams[float]] | None = None,
+    held: Sequence[HeldParams[float]] | None = None, known: Sequence[SharedWork] = (),
 ) -> list[PlacedPrice | None]:  # fmt: skip
     """Return the price of candidates, each laid in one way.
 
@@ -252,6 +252,8 @@ def price_placed(
         default routes, which is never better.
     held
         Parameters on one device of the fullest stage of each way, where they are known.
+    known
+        Split of the work of each way, where it is known.
 
     Raises
     ------
@@ -262,7 +264,9 @@ def price_placed(
     rows, places, works = [], [], []
     for row, (_, strategy, choice) in enumerate(ways):
         ranks = ranks_of(problem, strategy, choice, physical)
-        work = None if ranks is None else work_of(problem, strategy, ranks, physical)
+        work = known[row] if known else None
+        if ranks is not None and work is None:
+            work = work_of(problem, strategy, ranks, physical)
         if ranks is not None and work is not None:
             rows.append(row)
             places.append(ranks)

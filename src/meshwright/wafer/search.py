@@ -19,6 +19,7 @@ from meshwright.base.units import format_seconds
 from meshwright.cost.parts import TimePart
 from meshwright.cost.problem import MOST_DEVICES, Mapper, Problem
 from meshwright.cost.step import price_each
+from meshwright.network.faults import SharedWork
 from meshwright.network.placement import Nesting
 from meshwright.search.exhaustive import Counts, FastestCandidates, Found, Progress
 from meshwright.sharding.strategy import AXES, EXPERT_AXES, Offload, PlanOptions, Strategy
@@ -76,6 +77,8 @@ class Laid:
 
     found: Found
     choices: Sequence[Nesting]
+    works: Sequence[SharedWork]
+    """Split of the work in each way; empty where all devices are equal."""
     bound_s: FloatArray
     """Step time of each way on private links [s]."""
     memory_bytes: float
@@ -166,15 +169,16 @@ def laid(problem: Problem, entries: Sequence[Ways], *, must_fit: bool) -> list[L
             if problem.mapper is Mapper.GMAP:
                 mine = mine[:1]
             first = ends[number] - counts[number]
-            ways = [entry.choices[row] for row in (rows[mine] - first).tolist()]
+            own = (rows[mine] - first).tolist()
+            ways = [entry.choices[number] for number in own]
+            works = [entry.works[number] for number in own] if entry.works else []
             row = int(mine[0]) if len(mine) else 0
             held = HeldParams(
                 number_at(heaviest.dense_params, row), number_at(heaviest.expert_params, row)
             )
             size = number_at(memory_bytes, row)
-            every.append(
-                Laid(entry.found, ways, times_s[mine], size, held, entry.left_s, entry.num_choices)
-            )
+            bound_s, left_s, total = times_s[mine], entry.left_s, entry.num_choices
+            every.append(Laid(entry.found, ways, works, bound_s, size, held, left_s, total))
     return every
 
 
@@ -205,18 +209,14 @@ class PlacementSearch:
         self.elapsed_s = 0.0
         self.is_complete = True
         """False after an interrupt."""
+        self.limit_s = np.inf
+        """Seconds beyond which a candidate is not among the fastest."""
         self._tables = WayTables(problem, physical)
         self._queue: list[tuple[float, int]] = []
         self._left_s = np.inf
         self._beyond_s = np.inf
         self._num_priced = 0
         self._most_laid = FIRST_LAID
-
-    @property
-    def limit_s(self) -> float:
-        """Seconds beyond which a candidate is not among the fastest."""
-        times_s = sorted(one.time_s for one in self.laid)
-        return times_s[self.top - 1] if len(times_s) >= self.top else np.inf
 
     @property
     def lower_bound_s(self) -> float:
@@ -261,7 +261,8 @@ class PlacementSearch:
                         if self._next_s < limit_s:
                             self._price_next()
                 if self.progress is not None:
-                    times_s = np.array([one.time_s for one in self.fastest[:1]])
+                    least_s = min((one.time_s for one in self.laid), default=np.inf)
+                    times_s = np.array([least_s] if least_s < np.inf else [])
                     best = FastestCandidates(1, 1, times_s=times_s)
                     bound_s = min(bounds_s[at], self._next_s)
                     self.progress(Counts(priced=len(self.laid)), best, bound_s)
@@ -316,6 +317,8 @@ class PlacementSearch:
             one = self.laid[number]
             if one.next_s < one.time_s:
                 heappush(self._queue, (one.next_s, number))
+        times_s = sorted(one.time_s for one in self.laid)
+        self.limit_s = times_s[self.top - 1] if len(times_s) >= self.top else np.inf
 
     def _priced(self, ways: Sequence[tuple[Laid, int]]) -> Sequence[PlacedPrice | None]:
         """Return the price of ways of candidates; one by one where some cannot be routed."""
@@ -324,8 +327,9 @@ class PlacementSearch:
             for one, way in ways
         ]
         held = [one.held for one, _ in ways]
+        works = [one.works[way] for one, way in ways if one.works]
         try:
-            return price_placed(self.problem, listed, self.physical, held=held)
+            return price_placed(self.problem, listed, self.physical, held=held, known=works)
         except InfeasibleError:
             if len(ways) == 1:
                 return [None]
@@ -341,17 +345,24 @@ def place(
     return one.fastest[0].placing if one.fastest else None
 
 
-def routed(problem: Problem, placing: Placing, physical: Network) -> Placing:
-    """Return the placement with its messages routed around shared links, where that helps."""
-    if physical.num_devices > MOST_DEVICES:
-        return placing
-    price = placing.price
-    way = price.plan_options, price.strategy, price.nesting
-    held = [params_of(price.closed_form)]
-    (anew,) = price_placed(problem, [way], physical, is_routed=True, held=held)
-    assert anew is not None
-    best = min(anew, price, key=attrgetter("time_s"))
-    return replace(placing, price=best, lower_bound_s=min(placing.lower_bound_s, best.time_s))
+def routed(problem: Problem, placings: Sequence[Placing], physical: Network) -> list[Placing]:
+    """Return placements with their messages routed around shared links, where that helps."""
+    if problem.mapper is not Mapper.TMAP or physical.num_devices > MOST_DEVICES:
+        return list(placings)
+    prices = [placing.price for placing in placings]
+    ways = [(price.plan_options, price.strategy, price.nesting) for price in prices]
+    anew = price_placed(
+        problem, ways, physical, is_routed=True,
+        held=[params_of(price.closed_form) for price in prices],
+        known=[price.work for price in prices],
+    )  # fmt: skip
+    found = []
+    for placing, price in zip(placings, anew, strict=True):
+        assert price is not None
+        best = min(price, placing.price, key=attrgetter("time_s"))
+        bound_s = min(placing.lower_bound_s, best.time_s)
+        found.append(replace(placing, price=best, lower_bound_s=bound_s))
+    return found
 
 
 def has_placement(problem: Problem) -> bool:

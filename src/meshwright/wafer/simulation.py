@@ -546,20 +546,56 @@ def merged(works: Sequence[OperatorWork]) -> list[OperatorWork]:
     return merged_works
 
 
-def simulate_step(
-    problem: Problem, price: PlacedPrice, physical: Network, *, most_tasks: int | None = None
-) -> SimulatedStep:
+@dataclass(frozen=True)
+class _PlayedStep:
+    """A step that was played, and the seconds of the pipeline with all of its micro-batches."""
+
+    graph: TaskGraph
+    timeline: Timeline
+    num_micro_batches: int
+    pipeline_s: float
+    once_s: float
+    """Data-parallel communication that is as priced [s]."""
+
+
+def simulate_step(problem: Problem, price: PlacedPrice, physical: Network) -> SimulatedStep:
     """Return a simulated step of a placed plan.
 
     Where a step has more micro-batches than can be played, two shorter steps are, and the time
     between them is the time of each micro-batch that was left out. Runs of layers that are
     recomputed together are played layer by layer, in equal time.
-
-    Parameters
-    ----------
-    most_tasks
-        Most tasks to play, about; ``MOST_TASKS`` if not given.
     """
+    played = _played(problem, price, physical, MOST_TASKS)
+    graph, timeline = played.graph, played.timeline
+    parts = _parts(price, played, on_path_s(graph, timeline, played.pipeline_s))
+    return SimulatedStep(sum(parts.values()), parts, graph, timeline, played.num_micro_batches)
+
+
+def simulated_step_s(problem: Problem, price: PlacedPrice, physical: Network) -> float:
+    """Return the seconds of a simulated step, from fewer tasks: to rank placed plans [s]."""
+    played = _played(problem, price, physical, MOST_TASKS_TO_RANK)
+    return sum(_parts(price, played, {}).values())
+
+
+def on_path_s(graph: TaskGraph, timeline: Timeline, pipeline_s: float) -> dict[str, float]:
+    """Return the seconds of the critical path by track, where all that was played takes so long."""
+    scale = pipeline_s / timeline.makespan_s
+    by_track = seconds_by_track(graph, timeline, critical_path(graph, timeline))
+    return {track: seconds * scale for track, seconds in by_track.items()}
+
+
+def _parts(
+    price: PlacedPrice, played: _PlayedStep, waits_s: Mapping[str, float]
+) -> dict[str, float]:
+    """Return the parts of a played step."""
+    pipeline, priced = price.contended.pipeline, price.contended.step.time.row()
+    return simulated_parts(priced, pipeline, waits_s, played.pipeline_s, played.once_s)
+
+
+def _played(
+    problem: Problem, price: PlacedPrice, physical: Network, most_tasks: int
+) -> _PlayedStep:
+    """Return a step of at most so many tasks, about, as it was played."""
     plan_options = replace(price.plan_options, recompute_run=1)
     strategy, network = price.strategy, price.groups(problem)
     # Latencies and message starts are part of the exchanges, which know the algorithm.
@@ -584,7 +620,7 @@ def simulate_step(
     data = messages_of_data(problem, plan_options, strategy, params_of(price.closed_form))
     total = round(number_at(price.closed_form.pipeline.num_micro_batches))
     rounds = 3 if plan_options.schedule is ScheduleKind.ZERO_BUBBLE else 2
-    num_runs, played = _extent(strategy, total, rounds, most_tasks or MOST_TASKS)
+    num_runs, played = _extent(strategy, total, rounds, most_tasks)
     work = StepWork(
         runs=_runs(problem, passes, stages, chunks, num_runs, data, exchanges),
         tasks=(),
@@ -604,11 +640,8 @@ def simulate_step(
         fewer = played - stages
         each_s = (pipeline_s - play(fewer)[1].makespan_s) / (played - fewer)
         pipeline_s += (total - played) * each_s
-    contended = price.contended
-    once_s = once_a_step_s(problem, plan_options, network, contended.pipeline)
-    priced = contended.step.time.row()
-    parts = simulated_parts(priced, contended.pipeline, graph, timeline, pipeline_s, once_s)
-    return SimulatedStep(sum(parts.values()), parts, graph, timeline, played)
+    once_s = once_a_step_s(problem, plan_options, network, price.contended.pipeline)
+    return _PlayedStep(graph, timeline, played, pipeline_s, once_s)
 
 
 def _passes(
@@ -709,7 +742,7 @@ def _runs(
 
 
 def simulated_parts(
-    priced: Mapping[str, float], pipeline: PipelinePrice, graph: TaskGraph, timeline: Timeline,
+    priced: Mapping[str, float], pipeline: PipelinePrice, waits_s: Mapping[str, float],
     pipeline_s: float, once_s: float,
 ) -> dict[str, float]:  # fmt: skip
     """Return the parts of a step: simulated ones in the shares of the critical path.
@@ -721,18 +754,19 @@ def simulated_parts(
     ----------
     priced
         Parts of the step as priced; those that are not played stay.
+    waits_s
+        Seconds of the critical path by track; those without any are idle, and so bubble.
     pipeline_s
         Seconds played, with the micro-batches that were left out.
     once_s
         Data-parallel communication that is as priced [s].
     """
     own = _at_most({name: priced[name] for name in COMPUTED}, pipeline_s)
-    scale = pipeline_s / timeline.makespan_s
     waits = {part: 0.0 for part in _PART_OF_TRACK.values() if part in priced}
-    for track, seconds in seconds_by_track(graph, timeline, critical_path(graph, timeline)).items():
+    for track, seconds in waits_s.items():
         axis = track.split(" ")[0].split("/")[0]
         if axis != COMPUTE:
-            waits[_PART_OF_TRACK[axis]] += seconds * scale
+            waits[_PART_OF_TRACK[axis]] += seconds
     waits = _at_most(waits, pipeline_s - sum(own.values()))
     waits["bubble_s"] = max(0.0, pipeline_s - sum(own.values()) - sum(waits.values()))
     waits["tp_comm_s"] += number_at(pipeline.tp_per_step_s)

@@ -12,7 +12,7 @@ import numpy as np
 
 from meshwright.base.arrays import number_at
 from meshwright.base.errors import InfeasibleError, UnsupportedError
-from meshwright.cost.problem import Mapper, Problem
+from meshwright.cost.problem import Problem
 from meshwright.search.exhaustive import TIE, Found, Progress
 from meshwright.search.leading import in_order_of_preference
 from meshwright.sharding.strategy import AXES, PlanOptions, Strategy
@@ -41,7 +41,7 @@ from meshwright.wafer.search import (
     price_as_placed,
     routed,
 )
-from meshwright.wafer.simulation import MOST_TASKS_TO_RANK, not_played, simulate, simulate_step
+from meshwright.wafer.simulation import not_played, simulate, simulated_step_s
 
 
 class GridPlacer(Placer):
@@ -132,8 +132,7 @@ class GridPlacer(Placer):
                 found = Found(strategy, plan_options, 0.0, 0.0)
                 raise InfeasibleError(_no_blocks(problem, [found]))
             return super().price(problem, strategy, plan_options)
-        if problem.mapper is Mapper.TMAP:
-            placing = routed(problem, placing, physical)
+        (placing,) = routed(problem, [placing], physical)
         return placed_candidate(problem, placing, physical)
 
 
@@ -166,21 +165,22 @@ def _leaders(
     placings: dict[int, Placing] = {}
     waiting = placing.fastest
 
-    def routed_as(laid: Laid) -> Found:
-        way = laid.placing
-        if problem.mapper is Mapper.TMAP:
-            way = routed(problem, way, physical)
-        size = number_at(way.price.contended.step.memory_bytes)
-        found = laid.laid_as(problem, way.price.nesting, way.time_s, size)
-        placings[id(found)] = way
+    def routed_as(some: Sequence[Laid]) -> list[Found]:
+        found = []
+        ways = routed(problem, [laid.placing for laid in some], physical)
+        for laid, way in zip(some, ways, strict=True):
+            size = number_at(way.price.contended.step.memory_bytes)
+            found.append(laid.laid_as(problem, way.price.nesting, way.time_s, size))
+            placings[id(found[-1])] = way
         return found
 
     while waiting:
         least_s = min((one.time_s for one in final), default=np.inf)
         if len(final) >= top and waiting[0].time_s > least_s * (1.0 + TIE):
             break
-        final.append(routed_as(waiting[0]))
-        waiting = waiting[1:]
+        number = max(top - len(final), 1)
+        final += routed_as(waiting[:number])
+        waiting = waiting[number:]
 
     def placed_at(one: Found) -> Placed:
         return Placed(one, placed_candidate(problem, placings[id(one)], physical))
@@ -203,7 +203,7 @@ def _leaders(
             least_s = min(entry.candidate.simulated_s or 0.0 for entry in [*played, *more])
             if laid.time_s >= least_s:
                 break
-            one = routed_as(laid)
+            (one,) = routed_as([laid])
             more.append(simulated_at(placed_at(one)))
             in_order.append(one)
     fastest = next((one for one in played if fastest and one.found is fastest.found), fastest)
@@ -233,8 +233,8 @@ def _simulated(problem: Problem, entry: Placed, placing: Placing, physical: Netw
     """Return a candidate with the time of its simulated step, where it can be simulated."""
     if not_played(entry.found.plan_options):
         return entry
-    step = simulate_step(problem, placing.price, physical, most_tasks=MOST_TASKS_TO_RANK)
-    return replace(entry, candidate=replace(entry.candidate, simulated_s=step.step_time_s))
+    simulated_s = simulated_step_s(problem, placing.price, physical)
+    return replace(entry, candidate=replace(entry.candidate, simulated_s=simulated_s))
 
 
 def _in_simulated_order(placed: Sequence[Placed]) -> list[Placed]:

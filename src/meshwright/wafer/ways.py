@@ -13,7 +13,7 @@ from meshwright.cost.problem import MOST_DEVICES, Mapper, Problem
 from meshwright.cost.step import price_each
 from meshwright.network.blocks import sequential_shapes
 from meshwright.network.faults import SharedWork
-from meshwright.network.placement import Nesting, Ranks, all_choices, stated_ranks
+from meshwright.network.placement import Nesting, all_choices, stated_ranks
 from meshwright.search.exhaustive import Found
 from meshwright.sharding.space import axis_orders
 from meshwright.sharding.strategy import AXES, Strategy, stack, take
@@ -63,7 +63,6 @@ class WayTables:
 
     def __init__(self, problem: Problem, physical: Network) -> None:
         self.problem, self.physical = problem, physical
-        self._ranks: dict[Nesting, Ranks | None] = {}
         self._tables: dict[tuple[int, float], _Table] = {}
         self._near: dict[tuple[int, bytes], tuple[Sequence[Nesting], Sequence[SharedWork]]] = {}
 
@@ -134,10 +133,7 @@ class WayTables:
         return self._tables[key]
 
     def _work(self, strategy: Strategy, choice: Nesting) -> SharedWork | None:
-        if choice not in self._ranks:
-            sides = self.problem.grid_sides
-            self._ranks[choice] = stated_ranks(self.physical, sides, choice)
-        ranks = self._ranks[choice]
+        ranks = stated_ranks(self.physical, self.problem.grid_sides, choice)
         return None if ranks is None else work_of(self.problem, strategy, ranks, self.physical)
 
 

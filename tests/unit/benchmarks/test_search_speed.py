@@ -24,6 +24,12 @@ def test_the_small_case_is_covered(script, prune):
 
 
 def test_a_fresh_process_tells_its_time_and_memory(script):
-    line = script["alone"]("small")
-    assert line.startswith("llama3-8b 8xH100")
-    assert line.endswith("GiB")
+    line = script["alone"]("one space", "covered(s.CASES['small'], prune=True).best")
+    assert line.startswith("one space")
+    assert "GiB  tp" in line
+
+
+def test_the_plan_of_a_wafer_tells_its_price_and_its_simulated_step(script):
+    line = script["placed"](script["WAFERS"]["small"])
+    assert line.startswith("tp")
+    assert " s, simulated " in line

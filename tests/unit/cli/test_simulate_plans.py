@@ -208,3 +208,16 @@ def test_words_that_do_not_belong_are_told(capsys, plan_file, tmp_path):
     words = ["simulate", "flows", str(two), "--trace", str(tmp_path / "t.json")]
     assert "a trace holds one scenario" in refused(capsys, 2, *words)
     assert not (tmp_path / "t.json").exists()
+
+
+def test_a_placed_plan_of_a_file_is_explained_without_a_search(monkeypatch, plan_file):
+    def refuse(*arguments, **options):
+        raise AssertionError("a search")
+
+    monkeypatch.setattr("meshwright.train.explain.priced_families", refuse)
+    found = mw.explain(str(plan_file))
+    assert sum(found.shares.values()) == pytest.approx(1.0)
+    assert found.why_not == ()
+    assert found.not_possible == {}
+    with pytest.raises(AssertionError, match="a search"):
+        mw.explain("gpt2-medium", on="wafer-2x2", seq=128, global_batch=16, zero=1, tp=2)

@@ -279,7 +279,8 @@ def _reasons(found: Explanation) -> Iterator[Tile]:
         text = ", ".join(f"{one.what} {one.faster_by_fraction:.1%} faster" for one in helps)
         yield Tile("What if the system were better?", text, section="change", label="hardware",
                    spare=2)  # fmt: skip
-    lacking = found.why_not[len(plan.runners_up) :]  # the ranking itself comes first
+    # The ranking itself comes first; it is shown where no other plan was looked for.
+    lacking = found.why_not[len(plan.runners_up) :] or found.why_not
     rows = [(why.question, slower_in_words(why.slower_by_fraction), because_in_words(why, 1))
             for why in lacking]  # fmt: skip
     rows += [(name, "impossible", reason) for name, reason in found.not_possible.items()]

@@ -49,6 +49,7 @@ from meshwright.wafer.simulation import (
     PlacedExchange,
     StepWork,
     messages_of_data,
+    on_path_s,
     once_a_step_s,
     simulated_parts,
     step_tasks,
@@ -265,5 +266,6 @@ def simulate_operators(
     if most < total:
         pipeline_s += (total - most) * (pipeline_s - play(most - 1)[1].makespan_s)
     once_s = once_a_step_s(problem, plan_options, exchanges.groups.network, price.pipeline)
-    parts = simulated_parts(plan.time_parts_s, price.pipeline, graph, timeline, pipeline_s, once_s)
+    waits_s = on_path_s(graph, timeline, pipeline_s)
+    parts = simulated_parts(plan.time_parts_s, price.pipeline, waits_s, pipeline_s, once_s)
     return SimulatedStep(sum(parts.values()), parts, graph, timeline, most)
