@@ -102,6 +102,7 @@ DECLARED = {
     "System": system.SystemSpec,
     "Network level": system.NetworkLevel,
     "Host": system.HostLink,
+    "IO dies": system.IoDies,
     "Chip": chip.ChipSpec,
     "Memory level": chip.MemoryLevel,
     "Source": provenance.Source,

@@ -107,6 +107,11 @@ def parse_quantity(text: str, dimension: str) -> float:
     return value
 
 
+def with_unit(value: float, dimension: str) -> str:
+    """Return an SI value as :func:`parse_quantity` reads it: exact, with its unit."""
+    return f"{value!r} {next(iter(_UNITS[dimension][0]))}"
+
+
 def read_quantity(text: str) -> tuple[float, str] | None:
     """Return the SI value and the dimension of a written quantity; None where it is none.
 

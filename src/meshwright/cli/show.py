@@ -102,7 +102,7 @@ def show_system(args: Any) -> int:
     """Print one system, or the names of the catalog."""
     from meshwright.catalog.systems import load_system, system_names
     from meshwright.show.declared import declared
-    from meshwright.show.networks import network_of_topology
+    from meshwright.show.networks import network_of_topology, single_wires
     from meshwright.topology.levels import topology_of
 
     if _is_listed(args.system, system_names(), args):
@@ -111,9 +111,11 @@ def show_system(args: Any) -> int:
     about = {"name": system.name, "chip": system.chip.name, "num_alive": system.num_alive}
     title = f"{system.name}: {system.num_devices} x {system.chip.name}, innermost level first"
     topology = topology_of(system)
-    is_whole = topology.num_devices == system.num_alive and not system.dead_links
+    faults = system.dead_links, system.slow_links, system.failed_lanes
+    is_whole = topology.num_devices == system.num_alive and not any(faults)
     network = network_of_topology(topology) if is_whole and system.levels else None
-    found = declared(system, about, title, system.sources, network)
+    found = declared(system, about, title, system.sources, network,
+                     single_wires(system))  # fmt: skip
     show_answer(found, args, data=found.data(), detail=True)
     return 0
 

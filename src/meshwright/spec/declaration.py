@@ -42,6 +42,11 @@ def file_key(field_name: str) -> str:
     return field_name.removesuffix(suffix)
 
 
+def dimension_of(field_name: str) -> str:
+    """Return the dimension that the name of a field ends in, empty for a plain number."""
+    return field_name.removeprefix(file_key(field_name)).removeprefix("_")
+
+
 class Declaration(Brief, BaseModel):
     """A frozen declaration; unknown fields are refused, all faults are found at once."""
 
