@@ -187,8 +187,8 @@ def show_schema(args: Any) -> int:
 def show_collectives(args: Any) -> int:
     """Print the algorithms of every kind of collective that apply, fastest first.
 
-    Times of groups that are blocks of the levels are in closed form; those of other devices are
-    played.
+    Times of groups that are blocks of the levels are in closed form; those of other devices, and of
+    systems with wires that differ from their level, are played.
     """
     from meshwright.ask.declared import system_of
     from meshwright.collectives.bounds import timed_algorithms
@@ -202,7 +202,8 @@ def show_collectives(args: Any) -> int:
     num_bytes, devices = _group_asked(args, system.num_devices)
     is_listed = "," in args.group
     size, sides = len(devices), [level.size for level in system.levels]
-    if not is_listed and is_block(sides, args.stride, size):
+    are_alike = not (system.dead_links or any(system.single_links.values()))
+    if not is_listed and are_alike and is_block(sides, args.stride, size):
         group = make_group(system.levels, float(args.stride), float(size))
         spans = spans_of(system.levels, group)
         timed = {str(kind): timed_algorithms(kind, num_bytes, group) for kind in CollectiveKind}

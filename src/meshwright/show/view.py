@@ -194,7 +194,7 @@ def collectives_page(found: Collectives) -> Page:
         tile = Tile("What does the group span?", group, label="group", part=spans)
     else:
         group = f"devices {', '.join(map(str, found.devices))}"
-        routed = "fills no block of the levels: its messages are routed and simulated"
+        routed = "fills no block of equal links: its messages are routed and simulated"
         tile = Tile("What does the group span?", routed, label="group")
     title = f"{found.system}: {group}, {format_bytes(found.num_bytes)} on each member"
     return Page(title, title, [tile], sections)

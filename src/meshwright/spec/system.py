@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from meshwright.spec.declaration import (
     Bytes,
     BytesPerSecond,
+    Celsius,
     Count,
     CountOrZero,
     Declaration,
@@ -19,6 +20,7 @@ from meshwright.spec.declaration import (
     Hertz,
     JoulesPerByte,
     JoulesPerFlop,
+    KelvinPerWatt,
     MessageBytes,
     Metres,
     Provenance,
@@ -296,6 +298,25 @@ class IoDies(Declaration):
     """Sides of the grid that have IO dies."""
 
 
+class Cooling(Declaration):
+    """Ways of the heat of a die: to the coolant, and to its neighbours."""
+
+    coolant_celsius: Celsius
+    to_coolant_k_per_w: KelvinPerWatt
+    """From a die to the coolant, package included."""
+    between_dies_k_per_w: KelvinPerWatt | None = None
+    """Between neighbours in a row or a column; None: no heat flows sideways."""
+    max_celsius: Celsius | None = None
+    """No die is warmer in the mean over a step: plans are slowed down to it. None: no limit."""
+
+
+class PowerRegion(Declaration):
+    """Dies that share a supply: their power in the mean over a step has a cap, without overhead."""
+
+    devices: tuple[CountOrZero, ...]
+    max_power_w: Watts
+
+
 class HostLink(Declaration):
     """The way from a device to the memory of its host, for offload."""
 
@@ -347,6 +368,9 @@ class SystemSpec(Declaration):
     """The mean power of a step is at most this, overhead included: plans are slowed down to it."""
     max_device_power_w: Watts | None = None
     """Highest power of each device in the mean over a step, without overhead."""
+    power_regions: tuple[PowerRegion, ...] = ()
+    cooling: Cooling | None = None
+    """None: temperatures are not known."""
     notes: tuple[str, ...] = ()
     sources: Mapping[str, Source] = Field(default_factory=dict)
     provenance: Mapping[str, Provenance] = Field(default_factory=dict)
@@ -366,6 +390,7 @@ class SystemSpec(Declaration):
             raise ValueError("levels: through_io_dies is for the last of three levels of kind mesh")
         self._check_single_links()
         self._check_io()
+        self._check_heat()
         for index, level in enumerate(self.levels):
             self._check_switches(index, level, room)
         names = [level.name for level in self.levels]
@@ -380,6 +405,7 @@ class SystemSpec(Declaration):
             "corrected_links": [device for link in self.corrected_links for device in link],
             "speed_factors": self.speed_factors,
             "other_chips": self.other_chips,
+            "power_regions": [d for region in self.power_regions for d in region.devices],
         }
         for field, devices in named.items():
             beyond = [device for device in devices if not 0 <= device < self.num_devices]
@@ -446,6 +472,30 @@ class SystemSpec(Declaration):
                 f"{seam.bandwidth_bytes_per_s / rows / 1e12:.4g} TB/s"
             )
 
+    def _check_heat(self) -> None:
+        """Refuse regions and temperatures off a grid, and caps below the idle power."""
+        stated = [n for n in ("power_regions", "cooling") if getattr(self, n)]
+        if stated and (len(self.levels) < 2 or {one.kind for one in self.levels} != {"mesh"}):
+            raise ValueError(f"{stated[0]}: for dies of a grid, two levels or more of kind mesh")
+        idle_w = self.chip.idle_power_w or 0.0
+        for index, region in enumerate(self.power_regions):
+            if not region.devices or len(set(region.devices)) < len(region.devices):
+                raise ValueError(f"power_regions[{index}].devices: name each die of it once")
+            if region.max_power_w <= idle_w * len(region.devices):
+                raise ValueError(
+                    f"power_regions[{index}].max_power: {region.max_power_w:g} W, but its "
+                    f"{len(region.devices)} dies draw {idle_w * len(region.devices):g} W idle"
+                )
+        cooling = self.cooling
+        if cooling is None or cooling.max_celsius is None:
+            return
+        idle_celsius = cooling.coolant_celsius + cooling.to_coolant_k_per_w * idle_w
+        if cooling.max_celsius <= idle_celsius:
+            raise ValueError(
+                f"cooling.max: {cooling.max_celsius:g} C, but an idle die of {idle_w:g} W "
+                f"reaches {idle_celsius:g} C"
+            )
+
     def _check_switches(self, index: int, level: NetworkLevel, room: int) -> None:
         """Refuse a fat tree or a dragonfly that cannot be built, and fields of one elsewhere."""
         p, a, h = level.dragonfly_shape
@@ -486,7 +536,14 @@ class SystemSpec(Declaration):
     @property
     def is_power_capped(self) -> bool:
         """Whether plans are slowed down to a power."""
-        return self.max_power_w is not None or self.max_device_power_w is not None
+        caps = (self.max_power_w, self.max_device_power_w)
+        return any(cap is not None for cap in caps) or self.has_regional_caps
+
+    @property
+    def has_regional_caps(self) -> bool:
+        """Whether dies of a grid have caps of their own, on power or temperature."""
+        is_limited = self.cooling is not None and self.cooling.max_celsius is not None
+        return bool(self.power_regions) or is_limited
 
     @property
     def slowest_speed_factor(self) -> float:

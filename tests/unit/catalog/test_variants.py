@@ -12,9 +12,7 @@ def written(tmp_path, text):
     return load_system(str(path))
 
 
-@pytest.mark.parametrize(
-    "name", ["wafer-4x8", "2xwafer-6x8", "64xH100", "mesh-3x7"]
-)
+@pytest.mark.parametrize("name", ["wafer-4x8", "2xwafer-6x8", "64xH100", "mesh-3x7"])
 def test_a_file_without_changes_is_the_same_system(tmp_path, name):
     base = load_system(name)
     same = written(tmp_path, f"like: {name}\n")

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import meshwright as mw
 from meshwright.base.errors import SpecError
 from meshwright.catalog.systems import load_system
 from meshwright.network.placed_collectives import placed_algorithms
@@ -109,3 +110,11 @@ def test_lanes_must_be_known():
         NetworkLevel(**link, num_lanes=4)
     with pytest.raises(ValueError, match="is needed beside num_spare_lanes"):
         NetworkLevel(**link, kind="mesh", num_spare_lanes=4)
+
+
+def test_check_names_wires_that_are_not_there(tmp_path):
+    path = tmp_path / "wrong.yaml"
+    path.write_text("like: wafer-4x8\nfailed_lanes: [[0, 9, 2], [0, 1, 3]]\n")
+    asked = {"seq": 2048, "global_batch": 64, "tatp": 4, "dp": 4}
+    found = mw.check("gpt3-6.7b", on=str(path), **asked)
+    assert [fault.rule for fault in found.faults] == ["failed_lanes[0]", "failed_lanes[1]"]
