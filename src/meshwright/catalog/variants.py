@@ -85,7 +85,7 @@ def _origins(
 ) -> dict[str, Provenance]:
     """Return the origin of each value: that of the base, unless the file states the value."""
     stated = tuple(map(str, own.value)) + tuple(
-        f"levels[{numbers[name]}].{field}"
+        f"levels[{numbers[str(name)]}].{field}"
         for name, change in changes.items()
         if name in numbers and isinstance(change, dict)
         for field in change

@@ -8,6 +8,9 @@ from scipy.optimize import linprog
 
 from meshwright.base.errors import SpecError
 from meshwright.catalog.systems import load_system
+from meshwright.collectives.bounds import timed_algorithms
+from meshwright.collectives.group import make_group
+from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.system import IoDies
 from meshwright.topology.levels import topology_of
 from meshwright.topology.network import LinkSpec
@@ -100,3 +103,22 @@ def test_the_rate_is_the_maximum_flow(rows, columns, across, upright, io, sides)
     network = one_wafer(Wafer((rows, columns), links)).build()
     assert topology_of(system).num_devices == network.num_devices
     assert io_bytes_per_s(system) == pytest.approx(most_flow(network, system), rel=1e-6)
+
+
+def test_an_all_to_all_through_a_switch_by_hand(tmp_path):
+    """Each of 8 dies sends 7/8 of 8 MB at 1 TB/s, 7 us; the middle of a 2x4 mesh carries 4 x 4
+    parts of 1 MB over 2 wires of 1 TB/s, 8 us at least."""
+    path = tmp_path / "switched.yaml"
+    path.write_text(
+        "name: switched\nchip: TEMP-die\nnum_devices: 8\nlevels:\n"
+        "  - {name: switch, kind: switch, size: 8, bandwidth: 1 TB/s, latency: 0 ns}\n"
+    )
+    mesh = with_io(tmp_path, "levels: {columns: {bandwidth: 1 TB/s, latency: 0 ns, "
+                   "message_half: 0 B}, rows: {bandwidth: 1 TB/s, latency: 0 ns, "
+                   "message_half: 0 B}}", "mesh-2x4")  # fmt: skip
+    switched_s, mesh_s = (
+        timed_algorithms(CollectiveKind.ALL_TO_ALL, 8e6, make_group(one.levels, 1.0, 8.0))[0].time_s
+        for one in (load_system(str(path)), mesh)
+    )
+    assert switched_s == pytest.approx(7e-6)
+    assert mesh_s >= 8e-6
