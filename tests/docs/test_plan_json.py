@@ -102,6 +102,9 @@ DECLARED = {
     "System": system.SystemSpec,
     "Network level": system.NetworkLevel,
     "Host": system.HostLink,
+    "IO dies": system.IoDies,
+    "Power region": system.PowerRegion,
+    "Cooling": system.Cooling,
     "Chip": chip.ChipSpec,
     "Core mesh": chip.CoreMesh,
     "Memory level": chip.MemoryLevel,
@@ -132,7 +135,8 @@ ONLY_PRINTED = {
 """Sections that a command puts together; their fields are all in its output."""
 QUESTION = ["gpt2-medium", "--on", "8xH100", "--seq", "1024", "--global-batch", "64"]
 UNIT_OF_SUFFIX = {
-    "_flops_per_s": "FLOP/s", "_bytes_per_s": "B/s", "_usd_per_hour": "USD/h", "_j_per_byte": "J/B",
+    "_k_per_w": "K/W", "_celsius": "C", "_flops_per_s": "FLOP/s", "_bytes_per_s": "B/s",
+    "_usd_per_hour": "USD/h", "_j_per_byte": "J/B",
     "_j_per_flop": "J/FLOP", "tokens_per_s": "tokens/s", "requests_per_s": "1/s",
     "tokens_per_j": "tokens/J", "_per_million_tokens": None, "_s": "s", "_bytes": "B", "_j": "J",
     "_usd": "USD", "_w": "W", "_mm2": "mm2", "_m": "m", "_fraction": "fraction",

@@ -36,6 +36,8 @@ _UNITS: dict[str, tuple[dict[str, float], dict[str, float], str]] = {
     "j_per_byte": ({"J/B": 1.0, "J/b": 8.0}, _SMALL | {"": 1.0}, "5 pJ/b"),
     "mm2": ({"mm2": 1.0}, {"": 1.0}, "814 mm2"),
     "m": ({"m": 1.0}, _SMALL | {"": 1.0}, "33.25 mm"),
+    "k_per_w": ({"K/W": 1.0}, _SMALL | {"": 1.0}, "0.05 K/W"),
+    "celsius": ({"C": 1.0}, {"": 1.0}, "25 C"),
     "hz": ({"Hz": 1.0}, _DECIMAL, "1.8 GHz"),
     "usd": ({"USD": 1.0}, _DECIMAL, "30000 USD"),
     "usd_per_hour": ({"USD/hour": 1.0, "USD/h": 1.0}, {"": 1.0}, "2.5 USD/h"),
@@ -105,6 +107,11 @@ def parse_quantity(text: str, dimension: str) -> float:
     if why := out_of_range(value):
         raise ValueError(f"{text[:40]!r} {why}, in SI units")
     return value
+
+
+def with_unit(value: float, dimension: str) -> str:
+    """Return an SI value as :func:`parse_quantity` reads it: exact, with its unit."""
+    return f"{value!r} {next(iter(_UNITS[dimension][0]))}"
 
 
 def read_quantity(text: str) -> tuple[float, str] | None:

@@ -26,10 +26,12 @@ from meshwright.catalog.files import (
     find_name,
     load_file,
     looks_like_path,
+    plain_values,
     read_text,
     read_tree,
     spellings,
 )
+from meshwright.catalog.variants import variant
 from meshwright.spec.declaration import Count, Declaration, Provenance
 from meshwright.spec.system import ChipSpec, NetworkLevel, SystemSpec
 
@@ -96,6 +98,9 @@ class GridRule(Declaration):
     """Standard shape of each number of devices."""
     other_side_multiple: Count | None = None
     """Number that all sides of any other legal shape are multiples of; None: no other shape."""
+    longest_named_side: Count | None = None
+    """Longest side of a shape that is named; None: as long as the levels are, which is always the
+    limit of the shape that a number of devices means."""
     wraps: Literal["never", "whole_cubes", "full_side"] = "never"
     """``whole_cubes``: all sides wrap once all are multiples of 4 (optical switches join cubes of
     4x4x4). ``full_side``: a side wraps where it is as long as the level allows."""
@@ -168,6 +173,12 @@ class SystemFile(SystemSpec):
             else ()
         )
 
+    @property
+    def longest_named(self) -> Shape:
+        """The longest sides of a shape that is named."""
+        named = self.grid.longest_named_side if self.grid else None
+        return self.longest if named is None else tuple(max(named, s) for s in self.longest)
+
     @model_validator(mode="after")
     def _grid_has_levels(self) -> Self:
         grid = self.grid
@@ -232,9 +243,32 @@ def load_system(text: str) -> SystemSpec:
     """
     text = text.strip()
     if looks_like_path(text):
-        file = load_system_file(Path(text))
+        path = Path(text)
+        own = plain_values(read_tree(read_text(path), text))
+        if "like" in own.value:
+            return _like(own, path)
+        file = load_system_file(path)
         is_whole = file.num_devices == math.prod(level.size for level in file.levels)
         return _as_system(file) if is_whole else resized(file, file.num_devices, name=file.name)
+    return _by_name(text)
+
+
+def _like(own: PlainValues, path: Path) -> SystemSpec:
+    """Return the system of a file that changes some fields of another one."""
+    base = own.value["like"]
+    if not isinstance(base, str) or looks_like_path(base):
+        message = f"expected the name of a system, found {base!r}"
+        raise SpecError(Fault("like", message, "such as wafer-6x8"), origin=str(path))
+    try:
+        system = _by_name(base.strip())
+    except (SpecError, UnknownNameError) as error:
+        raise SpecError(Fault("like", str(error)), origin=str(path)) from error
+    _find_chips(own, path.parent)
+    return variant(system, own, path)
+
+
+def _by_name(text: str) -> SystemSpec:
+    """Return the system of the catalog that a text means."""
     counted = _COUNT_OF_CHIP.fullmatch(text)
     if found := _SLICE.fullmatch(counted[2] if counted else text):
         return _slice(found[1].lower(), int(found[2]), int(counted[1]) if counted else 1)
@@ -418,11 +452,11 @@ def _shaped(file: SystemFile, shape_part: str, slices: int) -> SystemSpec:
     if rule is None or shape is None:
         natural = f"the name alone means {file.num_devices} devices"
         raise SpecError(Fault("on", f"{file.name} has no shape {shape_part}", natural))
-    if not rule.allows(shape, file.longest):
+    if not rule.allows(shape, file.longest_named):
         allowed, every = f"standard shapes: {', '.join(rule.shapes)}", rule.other_side_multiple
         if every is not None:
             sides = "" if every == 1 else f"multiples of {every}, "
-            limits = shape_text(file.longest)
+            limits = shape_text(file.longest_named)
             allowed += f"; others: {rule.dims} sides, {sides}at most {limits}"
         message = f"{file.name} cannot have the shape {shape_text(shape)}"
         raise SpecError(Fault("on", message, allowed))
@@ -551,13 +585,13 @@ def refuse_mixed_chips(system: SystemSpec) -> None:
         raise UnsupportedError(f"{message}: plan each part on its own")
 
 
-def refuse_slow_links(system: SystemSpec, question: str) -> None:
-    """Raise an error for slow links where a question routes no messages over single links."""
-    if system.slow_links:
-        message = (
-            f"slow_links of {system.name}: {question} is priced by levels, not by single links"
-        )
-        raise UnsupportedError(f"{message}: leave them out, or lower the bandwidth of the level")
+def refuse_single_links(system: SystemSpec, question: str) -> None:
+    """Raise an error for wires stated one by one where a question routes no messages over them."""
+    stated = [field for field, links in system.single_links.items() if links]
+    if stated:
+        message = f"{question} is priced by levels, not by single links"
+        fix = "leave them out, or change the bandwidth and the latency of the level"
+        raise UnsupportedError(f"{' and '.join(stated)} of {system.name}: {message}: {fix}")
 
 
 @cache

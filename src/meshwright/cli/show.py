@@ -102,7 +102,7 @@ def show_system(args: Any) -> int:
     """Print one system, or the names of the catalog."""
     from meshwright.catalog.systems import load_system, system_names
     from meshwright.show.declared import declared
-    from meshwright.show.networks import network_of_topology
+    from meshwright.show.networks import network_of_topology, single_wires
     from meshwright.topology.levels import topology_of
 
     if _is_listed(args.system, system_names(), args):
@@ -111,9 +111,11 @@ def show_system(args: Any) -> int:
     about = {"name": system.name, "chip": system.chip.name, "num_alive": system.num_alive}
     title = f"{system.name}: {system.num_devices} x {system.chip.name}, innermost level first"
     topology = topology_of(system)
-    is_whole = topology.num_devices == system.num_alive and not system.dead_links
+    faults = system.dead_links, system.slow_links, system.failed_lanes
+    is_whole = topology.num_devices == system.num_alive and not any(faults)
     network = network_of_topology(topology) if is_whole and system.levels else None
-    found = declared(system, about, title, system.sources, network)
+    found = declared(system, about, title, system.sources, network,
+                     single_wires(system))  # fmt: skip
     show_answer(found, args, data=found.data(), detail=True)
     return 0
 
@@ -185,8 +187,8 @@ def show_schema(args: Any) -> int:
 def show_collectives(args: Any) -> int:
     """Print the algorithms of every kind of collective that apply, fastest first.
 
-    Times of groups that are blocks of the levels are in closed form; those of other devices are
-    played.
+    Times of groups that are blocks of the levels are in closed form; those of other devices, and of
+    systems with wires that differ from their level, are played.
     """
     from meshwright.ask.declared import system_of
     from meshwright.collectives.bounds import timed_algorithms
@@ -200,7 +202,8 @@ def show_collectives(args: Any) -> int:
     num_bytes, devices = _group_asked(args, system.num_devices)
     is_listed = "," in args.group
     size, sides = len(devices), [level.size for level in system.levels]
-    if not is_listed and is_block(sides, args.stride, size):
+    are_alike = not (system.dead_links or any(system.single_links.values()))
+    if not is_listed and are_alike and is_block(sides, args.stride, size):
         group = make_group(system.levels, float(args.stride), float(size))
         spans = spans_of(system.levels, group)
         timed = {str(kind): timed_algorithms(kind, num_bytes, group) for kind in CollectiveKind}

@@ -227,7 +227,7 @@ def _misaligned(levels: Sequence[NetworkLevel], factors: Sequence[Num]) -> tuple
         own = level.bandwidth_bytes_per_s * level.links_per_device * factor / level.blocking
         if level.kind in _GRIDS:
             bandwidths.append(own / max(level.size // 2, 1))
-            grid_s += level.latency_s * (level.size - 1)
+            grid_s += level.hop_latency_s * (level.size - 1)
         else:
             bandwidths.append(own)
             switch_s = max(switch_s, level.latency_s)
@@ -263,11 +263,11 @@ def _span(
     """
     is_grid = level.kind in _GRIDS
     bandwidth: Num = level.bandwidth_bytes_per_s * level.links_per_device * factor
-    latency_s: Num = level.latency_s
+    latency_s: Num = level.hop_latency_s
     if is_grid:
         # Neighbours that are k apart share each link with k - 1 other groups.
         apart = larger(stride / domain, 1.0)
-        bandwidth, latency_s = bandwidth / apart, level.latency_s * apart
+        bandwidth, latency_s = bandwidth / apart, latency_s * apart
     else:
         rides_rail = (np.mod(stride, host_size) == 0) & level.rail_optimized
         bandwidth = bandwidth / where(rides_rail, 1.0, level.blocking)

@@ -31,6 +31,7 @@ from meshwright.sharding.local_sizes import (
 from meshwright.sharding.strategy import PlanOptions, Recompute, ScheduleKind, StrategyOf
 from meshwright.spec.system import HostLink
 from meshwright.spec.workload import OptimizerPreset, SoftwareStack
+from meshwright.topology.wafer import host_link
 
 MIB = 2.0**20
 DETERMINISTIC_WORKSPACE_BYTES = 32.0 * MIB
@@ -1266,7 +1267,7 @@ def host_of(problem: Problem) -> HostLink:
     SpecError
         When the system has none.
     """
-    host = problem.system.host
+    host = host_link(problem.system)
     if host is None:
         message = f"{problem.system.name} has no host memory to offload to"
         raise SpecError(Fault("offload", message, "offload=none"))

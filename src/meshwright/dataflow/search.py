@@ -18,7 +18,7 @@ from meshwright.audit.laws import lawful
 from meshwright.base.errors import Fault, InfeasibleError, SpecError, UnsupportedError
 from meshwright.base.units import time_told
 from meshwright.catalog.calibration import DEFAULT, load_calibration
-from meshwright.catalog.systems import load_system, refuse_mixed_chips, refuse_slow_links
+from meshwright.catalog.systems import load_system, refuse_mixed_chips, refuse_single_links
 from meshwright.catalog.workloads import default_optimizer, load_optimizer
 from meshwright.dataflow.answer import (
     SLOWER,
@@ -454,7 +454,7 @@ def calibrated_system(system: SystemSpec | str, calibration: str = DEFAULT) -> C
     """Return a system with its constants, by name or file."""
     spec = load_system(system) if isinstance(system, str) else system
     refuse_mixed_chips(spec)
-    refuse_slow_links(spec, "a graph")
+    refuse_single_links(spec, "a graph")
     return CalibratedSystem(spec, load_calibration(spec.chip.family, calibration))
 
 

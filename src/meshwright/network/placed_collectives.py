@@ -50,7 +50,9 @@ def placed_algorithms(
     found = {}
     for group in _flat_groups(members, network):
         for name, _, _ in affine_candidates(kind, group):
-            sent = list(collective_algorithms[name].transfers(num_bytes, group))
+            transfers = collective_algorithms[name].transfers(num_bytes, group)
+            # Reduce-scatters list their last step first.
+            sent = sorted(transfers, key=lambda one: one.step)
             ends = {t.destination for t in sent} | {t.source for t in sent}
             if name not in found and max(ends) < len(members):
                 found[name] = played_s(sent, members, network)
@@ -82,9 +84,16 @@ def _flat_groups(members: IntArray, network: Network) -> Iterator[Group[float]]:
 def played_s(sent: Sequence[Transfer], members: IntArray, network: Network) -> float:
     """Return when the last of some messages arrives [s].
 
-    A message waits for all of earlier steps that bring one of its chunks to its sender.
+    A message waits for all of earlier steps that bring one of its chunks to its sender, and for the
+    one before it from this sender to this receiver.
+
+    Parameters
+    ----------
+    sent
+        In the order of their steps.
     """
     arrivals: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    sends: dict[tuple[int, int], int] = {}
     after = []
     for number, one in enumerate(sent):
         waits = {
@@ -93,6 +102,10 @@ def played_s(sent: Sequence[Transfer], members: IntArray, network: Network) -> f
             for step, earlier in arrivals[one.source, chunk]
             if step < one.step
         }
+        before = sends.get((one.source, one.destination))
+        if before is not None and sent[before].step < one.step:
+            waits.add(before)
+        sends[one.source, one.destination] = number
         after.append(sorted(waits))
         for chunk in one.chunks:
             arrivals[one.destination, chunk].append((one.step, number))

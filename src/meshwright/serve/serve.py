@@ -25,7 +25,7 @@ from meshwright.catalog.calibration import (
     serving_record,
 )
 from meshwright.catalog.models import load_model
-from meshwright.catalog.systems import load_system, refuse_mixed_chips, refuse_slow_links
+from meshwright.catalog.systems import load_system, refuse_mixed_chips, refuse_single_links
 from meshwright.catalog.workloads import load_server, server_names
 from meshwright.cost.memory import fullest
 from meshwright.cost.money import step_cost_usd
@@ -311,7 +311,7 @@ def serving_problem(
     model_spec = load_model(model) if isinstance(model, str) else model
     system_spec = load_system(system) if isinstance(system, str) else system
     refuse_mixed_chips(system_spec)
-    refuse_slow_links(system_spec, "serving")
+    refuse_single_links(system_spec, "serving")
     if system_spec.is_power_capped:
         raise UnsupportedError("a power cap is for training: serving is priced without one")
     drafts = workload.speculation if isinstance(workload, Decode) else None

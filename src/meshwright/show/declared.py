@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from meshwright.show.networks import Network
+from meshwright.show.networks import Network, SingleWires
 from meshwright.spec.declaration import Declaration, Provenance, Source
 from meshwright.spec.framework import Framework
 from meshwright.spec.workload import Server
@@ -25,6 +25,8 @@ class Declared:
     notes: Sequence[str] = ()
     network: Network | None = None
     """Closed forms of its network; None: it has none, or parts of it are dead."""
+    wires: SingleWires | None = None
+    """Wires that differ from those of their level; None: all are alike."""
 
     def data(self) -> dict[str, Any]:
         """Return the entry for a program."""
@@ -34,18 +36,20 @@ class Declared:
                 key: one.model_dump(exclude_none=True) for key, one in self.sources.items()
             }
             found["notes"] = list(self.notes)
-        return found if self.network is None else found | {"network": self.network}
+        more = {"network": self.network, "single_wires": self.wires}
+        return found | {name: value for name, value in more.items() if value is not None}
 
 
 def declared(
     declaration: Declaration, about: Mapping[str, Any], title: str,
     sources: Mapping[str, Source], network: Network | None = None,
+    wires: SingleWires | None = None,
 ) -> Declared:  # fmt: skip
     """Return a chip or a system value by value."""
     origins: Mapping[str, Provenance] = getattr(declaration, "provenance", {})
     entries = list(declared_values(declaration, origins))
     notes = getattr(declaration, "notes", ())
-    return Declared(about, title, entries, sources, notes, network)
+    return Declared(about, title, entries, sources, notes, network, wires)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from meshwright.base.units import format_bytes, format_seconds, format_si
 from meshwright.show.declared import Declared, Software
 from meshwright.show.flows import PlayedFlows, PlayedScenario, RoutedScenario, ShownRoutes
 from meshwright.show.model import ShownModel, ShownOperator
-from meshwright.show.networks import Collectives, Network, Topologies
+from meshwright.show.networks import Collectives, Network, SingleWires, Topologies
 from meshwright.view.parts import Cell, Page, Part, Section, Table, Text, Tile
 from meshwright.view.pieces import sources_table, values_table
 from meshwright.view.registry import view
@@ -128,7 +128,27 @@ def declared_page(found: Declared) -> Page:
     network = [] if found.network is None else [
         Tile("What is its network?", network_text(found.network), label="network")
     ]  # fmt: skip
-    return Page(found.title, found.title, network, [one for one in sections if one.parts])
+    wires = [] if found.wires is None else list(_wires(found.wires))
+    return Page(found.title, found.title, network + wires, [one for one in sections if one.parts])
+
+
+def _wires(wires: SingleWires) -> Iterator[Tile]:
+    """Yield the wires that differ from those of their level, and the way to the host."""
+    listed = [f"{a}-{b}" for a, b in wires.corrected]
+    shares = [f"{a}-{b} at {share:.0%}" for a, b, share in wires.slow]
+    for question, label, names in (
+        ("Which wires have error correction, 210 ns?", "corrected", listed),
+        ("Which wires are slower than their level?", "slow", shares),
+    ):
+        more = ", ..." if len(names) > MOST_LINKS else ""
+        if names:
+            text = f"{len(names)} of the wires: {', '.join(names[:MOST_LINKS])}{more}"
+            yield Tile(question, text, label=label)
+    if wires.host_bytes_per_s is not None:
+        rate = format_si(wires.host_bytes_per_s, "B/s")
+        yield Tile("How fast is the way to the host?",
+                   f"{rate} for each device through the IO dies, all at once",
+                   label="host")  # fmt: skip
 
 
 def network_text(network: Network) -> str:
@@ -174,7 +194,7 @@ def collectives_page(found: Collectives) -> Page:
         tile = Tile("What does the group span?", group, label="group", part=spans)
     else:
         group = f"devices {', '.join(map(str, found.devices))}"
-        routed = "fills no block of the levels: its messages are routed and simulated"
+        routed = "fills no block of equal links: its messages are routed and simulated"
         tile = Tile("What does the group span?", routed, label="group")
     title = f"{found.system}: {group}, {format_bytes(found.num_bytes)} on each member"
     return Page(title, title, [tile], sections)

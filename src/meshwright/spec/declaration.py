@@ -28,6 +28,7 @@ from meshwright.base.units import out_of_range, parse_quantity
 
 _SUFFIXES = (
     "_bytes_per_s", "_flops_per_s", "_j_per_flop", "_j_per_byte", "_usd_per_hour", "_usd_per_kwh",
+    "_k_per_w", "_celsius",
     "_bytes", "_flops", "_mm2", "_usd", "_hz", "_s", "_w", "_m",
 )  # fmt: skip
 
@@ -40,6 +41,11 @@ def file_key(field_name: str) -> str:
     """Return the key of a field in a text file: its name without the unit."""
     suffix = next((suffix for suffix in _SUFFIXES if field_name.endswith(suffix)), "")
     return field_name.removesuffix(suffix)
+
+
+def dimension_of(field_name: str) -> str:
+    """Return the dimension that the name of a field ends in, empty for a plain number."""
+    return field_name.removeprefix(file_key(field_name)).removeprefix("_")
 
 
 class Declaration(Brief, BaseModel):
@@ -197,6 +203,8 @@ Watts = Annotated[float, _written_in("w"), _OR_ZERO]
 JoulesPerFlop = Annotated[float, _written_in("j_per_flop"), _POSITIVE]
 JoulesPerByte = Annotated[float, _written_in("j_per_byte"), _POSITIVE]
 SquareMillimetres = Annotated[float, _written_in("mm2"), _POSITIVE]
+KelvinPerWatt = Annotated[float, _written_in("k_per_w"), _POSITIVE]
+Celsius = Annotated[float, _written_in("celsius")]
 Metres = Annotated[float, _written_in("m"), _POSITIVE]
 Usd = Annotated[float, _written_in("usd"), _POSITIVE]
 UsdPerHour = Annotated[float, _written_in("usd_per_hour"), _POSITIVE]

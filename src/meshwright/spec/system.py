@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Annotated, Any, Literal, Self
@@ -11,6 +12,7 @@ from pydantic import Field, model_validator
 from meshwright.spec.declaration import (
     Bytes,
     BytesPerSecond,
+    Celsius,
     Count,
     CountOrZero,
     Declaration,
@@ -18,6 +20,7 @@ from meshwright.spec.declaration import (
     Hertz,
     JoulesPerByte,
     JoulesPerFlop,
+    KelvinPerWatt,
     MessageBytes,
     Metres,
     Provenance,
@@ -197,6 +200,10 @@ class LinkPart(Declaration):
 
 MOST_GRID_DEVICES = 2**20
 """The links of a grid are listed one by one."""
+ERROR_CORRECTED_LATENCY_S = 210e-9
+"""Latency of a link with forward error correction (TEMP, citing Sella 2018) [s]."""
+ABOUT_ONE = 1.0 + 1e-9
+"""Factor on a length within which it counts as equal."""
 LinkShare = Annotated[float, Field(gt=0, le=1)]
 LevelKind = Literal["switch", "fully_connected", "torus", "mesh", "fat_tree", "dragonfly"]
 
@@ -248,7 +255,25 @@ class NetworkLevel(Declaration):
     """Distance from the middle of a device to that of its neighbour in this level."""
     max_link_length_m: Metres | None = None
     """A longer link needs error correction, which takes 210 ns."""
+    num_lanes: Count | None = None
+    """Lanes that together carry the bandwidth of a link of a grid; None: not stated."""
+    num_spare_lanes: Count | None = None
+    """Further lanes of each link, which take the place of failed ones; None: there are none."""
     energy_j_per_byte: JoulesPerByte | None = None
+
+    @model_validator(mode="after")
+    def _lanes_are_of_a_grid(self) -> Self:
+        if self.num_lanes and self.kind not in ("mesh", "torus"):
+            raise ValueError("num_lanes: are of the links of a mesh or torus")
+        if self.num_spare_lanes and not self.num_lanes:
+            raise ValueError("num_lanes: is needed beside num_spare_lanes")
+        return self
+
+    @property
+    def hop_latency_s(self) -> float:
+        """Latency between neighbours: that of error correction where the pitch needs it [s]."""
+        is_short = (self.pitch_m or 0.0) <= (self.max_link_length_m or math.inf) * ABOUT_ONE
+        return self.latency_s if is_short else max(self.latency_s, ERROR_CORRECTED_LATENCY_S)
 
     @property
     def dragonfly_shape(self) -> tuple[int, int, int]:
@@ -272,6 +297,41 @@ class NetworkLevel(Declaration):
         p, a, h = self.dragonfly_shape
         busiest = max((1 + 2 * a * h) * (a > 1), a * a)
         return max(1.0, 2 * p * busiest / (a * (a * h + 1)))
+
+
+Side = Literal["left", "right", "top", "bottom"]
+
+
+class IoDies(Declaration):
+    """IO dies along the rim of a grid, one beside each of its outermost dies.
+
+    Everything that leaves the grid passes through them: messages to other wafers through those of
+    the facing sides, and tensors on their way to the memory of the host through the others.
+    """
+
+    bandwidth_bytes_per_s: BytesPerSecond
+    """One direction of one IO die, out of the grid."""
+    sides: tuple[Side, ...] = ("left", "right", "top", "bottom")
+    """Sides of the grid that have IO dies."""
+
+
+class Cooling(Declaration):
+    """Ways of the heat of a die: to the coolant, and to its neighbours."""
+
+    coolant_celsius: Celsius
+    to_coolant_k_per_w: KelvinPerWatt
+    """From a die to the coolant, package included."""
+    between_dies_k_per_w: KelvinPerWatt | None = None
+    """Between neighbours in a row or a column; None: no heat flows sideways."""
+    max_celsius: Celsius | None = None
+    """No die is warmer in the mean over a step: plans are slowed down to it. None: no limit."""
+
+
+class PowerRegion(Declaration):
+    """Dies that share a supply: their power in the mean over a step has a cap, without overhead."""
+
+    devices: tuple[CountOrZero, ...]
+    max_power_w: Watts
 
 
 class HostLink(Declaration):
@@ -303,11 +363,18 @@ class SystemSpec(Declaration):
     devices_per_host: Count | None = None
     """Devices of a host; None: those of the innermost level."""
     host: HostLink | None = None
+    io: IoDies | None = None
+    """IO dies of a wafer; None: they carry whatever the host and the links between wafers ask."""
     dead_devices: tuple[CountOrZero, ...] = ()
     dead_links: tuple[tuple[CountOrZero, CountOrZero], ...] = ()
     slow_links: tuple[tuple[CountOrZero, CountOrZero, LinkShare], ...] = ()
     """Wires of a grid that carry less than their level states: two neighbours, and the share of the
     bandwidth that is left in each direction."""
+    failed_lanes: tuple[tuple[CountOrZero, CountOrZero, Count], ...] = ()
+    """Wires of a grid that have lost lanes: two neighbours, and the number of failed lanes in each
+    direction. Spare lanes of the level replace them first."""
+    corrected_links: tuple[tuple[CountOrZero, CountOrZero], ...] = ()
+    """Wires of a grid with forward error correction: 210 ns of latency, at any length."""
     speed_factors: Mapping[int, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """Share of the full rate by device, where it is not 1."""
     other_chips: Mapping[int, ChipSpec] = Field(default_factory=dict)
@@ -318,6 +385,9 @@ class SystemSpec(Declaration):
     """The mean power of a step is at most this, overhead included: plans are slowed down to it."""
     max_device_power_w: Watts | None = None
     """Highest power of each device in the mean over a step, without overhead."""
+    power_regions: tuple[PowerRegion, ...] = ()
+    cooling: Cooling | None = None
+    """None: temperatures are not known."""
     notes: tuple[str, ...] = ()
     sources: Mapping[str, Source] = Field(default_factory=dict)
     provenance: Mapping[str, Provenance] = Field(default_factory=dict)
@@ -335,7 +405,9 @@ class SystemSpec(Declaration):
         through = [index for index, level in enumerate(self.levels) if level.through_io_dies]
         if through and (through != [2] or {level.kind for level in self.levels} != {"mesh"}):
             raise ValueError("levels: through_io_dies is for the last of three levels of kind mesh")
-        self._check_slow_links()
+        self._check_single_links()
+        self._check_io()
+        self._check_heat()
         for index, level in enumerate(self.levels):
             self._check_switches(index, level, room)
         names = [level.name for level in self.levels]
@@ -346,8 +418,11 @@ class SystemSpec(Declaration):
             "dead_devices": self.dead_devices,
             "dead_links": [device for link in self.dead_links for device in link],
             "slow_links": [device for *link, _ in self.slow_links for device in link],
+            "failed_lanes": [device for *link, _ in self.failed_lanes for device in link],
+            "corrected_links": [device for link in self.corrected_links for device in link],
             "speed_factors": self.speed_factors,
             "other_chips": self.other_chips,
+            "power_regions": [d for region in self.power_regions for d in region.devices],
         }
         for field, devices in named.items():
             beyond = [device for device in devices if not 0 <= device < self.num_devices]
@@ -355,22 +430,88 @@ class SystemSpec(Declaration):
                 raise ValueError(f"{field}: no device {beyond[0]} of {self.num_devices}")
         return self
 
-    def _check_slow_links(self) -> None:
-        """Refuse slow links where no price routes messages, and links that are listed twice."""
+    @property
+    def single_links(self) -> dict[str, tuple[tuple[int, int], ...]]:
+        """Fields that state wires of a grid one by one, with the ends of each wire."""
+        return {
+            "slow_links": tuple((a, b) for a, b, _ in self.slow_links),
+            "failed_lanes": tuple((a, b) for a, b, _ in self.failed_lanes),
+            "corrected_links": self.corrected_links,
+        }
+
+    def _check_single_links(self) -> None:
+        """Refuse single wires where no price routes messages, and wires that are listed twice."""
         is_grid = len(self.levels) > 1 and {one.kind for one in self.levels} <= {"mesh", "torus"}
-        if self.slow_links and not is_grid:
-            raise ValueError(
-                "slow_links: are for two levels or more, all of kind mesh or torus; elsewhere "
-                "lower the bandwidth of the level"
-            )
-        seen = {frozenset(link) for link in self.dead_links}
-        for index, (a, b, _) in enumerate(self.slow_links):
-            if frozenset((a, b)) in seen:
+        rates = {frozenset(link) for link in self.dead_links}
+        corrected = set(rates)
+        for field, links in self.single_links.items():
+            if links and not is_grid:
                 raise ValueError(
-                    f"slow_links[{index}]: the link of devices {a} and {b} is dead, or listed "
-                    "before: state it once"
+                    f"{field}: are for two levels or more, all of kind mesh or torus; elsewhere "
+                    "change the bandwidth and the latency of the level"
                 )
-            seen.add(frozenset((a, b)))
+            seen = corrected if field == "corrected_links" else rates
+            for index, (a, b) in enumerate(links):
+                if frozenset((a, b)) in seen:
+                    raise ValueError(
+                        f"{field}[{index}]: the link of devices {a} and {b} is dead, or listed "
+                        "before: state it once"
+                    )
+                seen.add(frozenset((a, b)))
+
+    @property
+    def has_seam(self) -> bool:
+        """Whether wafers are joined through their IO dies."""
+        return bool(self.levels) and self.levels[-1].through_io_dies
+
+    def _check_io(self) -> None:
+        """Refuse IO dies without a grid, without traffic, or too slow for the seam."""
+        if self.io is None:
+            return
+        if [level.kind for level in self.levels[:2]] != ["mesh", "mesh"]:
+            raise ValueError("io: IO dies are at the rim of a grid: two levels of kind mesh")
+        if len(self.levels) > 2 and not self.has_seam:
+            raise ValueError("io: the third level must be a seam (through_io_dies)")
+        if not (self.host or self.has_seam):
+            raise ValueError("io: nothing passes through IO dies: state host, or several wafers")
+        if not self.io.sides or len(set(self.io.sides)) < len(self.io.sides):
+            raise ValueError("io.sides: name at least one side, and each of them once")
+        if not self.has_seam:
+            return
+        seam, rows = self.levels[-1], self.levels[1].size
+        if not {"left", "right"} <= set(self.io.sides):
+            raise ValueError("io.sides: wafers in a row are joined at left and right: list both")
+        most = rows * self.io.bandwidth_bytes_per_s
+        if seam.bandwidth_bytes_per_s > most * ABOUT_ONE:
+            raise ValueError(
+                f"io.bandwidth: {rows} IO dies of {self.io.bandwidth_bytes_per_s / 1e12:g} TB/s do "
+                f"not carry the seam of {seam.bandwidth_bytes_per_s / 1e12:g} TB/s: at least "
+                f"{seam.bandwidth_bytes_per_s / rows / 1e12:.4g} TB/s"
+            )
+
+    def _check_heat(self) -> None:
+        """Refuse regions and temperatures off a grid, and caps below the idle power."""
+        stated = [n for n in ("power_regions", "cooling") if getattr(self, n)]
+        if stated and (len(self.levels) < 2 or {one.kind for one in self.levels} != {"mesh"}):
+            raise ValueError(f"{stated[0]}: for dies of a grid, two levels or more of kind mesh")
+        idle_w = self.chip.idle_power_w or 0.0
+        for index, region in enumerate(self.power_regions):
+            if not region.devices or len(set(region.devices)) < len(region.devices):
+                raise ValueError(f"power_regions[{index}].devices: name each die of it once")
+            if region.max_power_w <= idle_w * len(region.devices):
+                raise ValueError(
+                    f"power_regions[{index}].max_power: {region.max_power_w:g} W, but its "
+                    f"{len(region.devices)} dies draw {idle_w * len(region.devices):g} W idle"
+                )
+        cooling = self.cooling
+        if cooling is None or cooling.max_celsius is None:
+            return
+        idle_celsius = cooling.coolant_celsius + cooling.to_coolant_k_per_w * idle_w
+        if cooling.max_celsius <= idle_celsius:
+            raise ValueError(
+                f"cooling.max: {cooling.max_celsius:g} C, but an idle die of {idle_w:g} W "
+                f"reaches {idle_celsius:g} C"
+            )
 
     def _check_switches(self, index: int, level: NetworkLevel, room: int) -> None:
         """Refuse a fat tree or a dragonfly that cannot be built, and fields of one elsewhere."""
@@ -412,7 +553,14 @@ class SystemSpec(Declaration):
     @property
     def is_power_capped(self) -> bool:
         """Whether plans are slowed down to a power."""
-        return self.max_power_w is not None or self.max_device_power_w is not None
+        caps = (self.max_power_w, self.max_device_power_w)
+        return any(cap is not None for cap in caps) or self.has_regional_caps
+
+    @property
+    def has_regional_caps(self) -> bool:
+        """Whether dies of a grid have caps of their own, on power or temperature."""
+        is_limited = self.cooling is not None and self.cooling.max_celsius is not None
+        return bool(self.power_regions) or is_limited
 
     @property
     def slowest_speed_factor(self) -> float:

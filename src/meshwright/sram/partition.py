@@ -12,7 +12,7 @@ from meshwright.base.registry import version
 from meshwright.catalog.calibration import DEFAULT, load_calibration, load_sram
 from meshwright.catalog.footprint_files import FootprintFile
 from meshwright.catalog.models import load_model
-from meshwright.catalog.systems import load_system, refuse_slow_links
+from meshwright.catalog.systems import load_system, refuse_single_links
 from meshwright.cost.problem import certainty_note
 from meshwright.dataflow.search import calibrated_system
 from meshwright.graph.kernels.graph import DataflowGraph
@@ -63,6 +63,7 @@ from meshwright.sram.search import (
     solve_measured,
     weights_bound,
 )
+from meshwright.topology.wafer import host_link
 
 
 def check_degrees(problem: PartitionProblem) -> None:
@@ -124,7 +125,7 @@ def stages_of(solution: Solution) -> tuple[PartitionStage, ...]:
     kept = cut_problem.stage_capacities.in_flight(len(runs)).tolist()
     if cut_problem.is_training:  # its stages are filled from the last one
         capacities, kept = capacities[::-1], kept[::-1]
-    host = cut_problem.devices.system.host if cut_problem.devices else None
+    host = host_link(cut_problem.devices.system) if cut_problem.devices else None
     found = []
     for place, stage in enumerate(filled):
         first, stop = runs[stage]
@@ -181,7 +182,7 @@ def partition(
         Degrees that the rules of the axes forbid, or more groups than there are sequences.
     """
     system_spec = load_system(system) if isinstance(system, str) else system
-    refuse_slow_links(system_spec, "a partition")
+    refuse_single_links(system_spec, "a partition")
     sram = load_sram(system_spec.chip, calibration)
     constants = load_calibration(system_spec.chip.family, calibration)
     if sram.is_calibrated and not isinstance(workload, Training):
@@ -240,7 +241,7 @@ def partition_measured(
     """
     spec = load_system(system) if isinstance(system, str) else system
     if spec is not None:
-        refuse_slow_links(spec, "a partition")
+        refuse_single_links(spec, "a partition")
     layers = measured_layers(file)
     if cut.objective == CutObjective.TIME and not layers.layer_s.any():
         raise SpecError(Fault("objective", "time needs the time of every layer", "in the file"))

@@ -13,7 +13,7 @@ from math import prod
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray
+from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.base.errors import Fault, SpecError
 from meshwright.spec.system import NetworkLevel, SystemSpec, least_radix
 from meshwright.topology.grid import grid_bisection
@@ -26,6 +26,7 @@ from meshwright.topology.network import (
     assemble,
     line_ends,
     pair_ends,
+    share_of_lanes,
     too_long_links,
     with_error_correction,
 )
@@ -47,7 +48,7 @@ SWITCHES = ("switch", "fat_tree", "dragonfly")
 
 def topology_of(system: SystemSpec) -> Topology:
     """Return the topology that the levels declare, with all of their places taken."""
-    if not (system.levels and system.levels[-1].through_io_dies):
+    if not system.has_seam:
         return hierarchical(system.levels)
     columns, rows, seam = system.levels
     default_m = Wafer.die_m
@@ -70,33 +71,63 @@ def network_of(system: SystemSpec) -> Network:
     Raises
     ------
     SpecError
-        When a dead or a slow link is not in the network, or a wafer is not whole.
+        When a link that is stated is not in the network, or a wafer is not whole.
     """
-    if system.levels and system.levels[-1].through_io_dies:
+    if system.has_seam:
         topology = topology_of(system)
         if system.num_devices != topology.num_devices:
             raise SpecError(Fault("num_devices", f"{system.num_devices} are no {topology.shape}"))
         network = topology.build()
     else:
         network = occupied(system.levels, system.num_devices)
-    limits_m = [level.max_link_length_m if level.pitch_m else None for level in system.levels]
-    network = with_error_correction(network, too_long_links(network, limits_m))
     speed_factor = network.speed_factor.copy()
     speed_factor[list(system.speed_factors)] = list(system.speed_factors.values())
-    network = replace(network, speed_factor=speed_factor)
-    faults = [
-        Fault(f"{field}[{index}]", f"devices {a} and {b} have no link between them")
-        for field, links in (("dead_links", system.dead_links), ("slow_links", system.slow_links))
-        for index, (a, b, *_) in enumerate(links)
-        if (a, b) not in network.link_between
-    ]
-    if faults:
-        raise SpecError(faults)
-    if system.slow_links:
-        network = network.slowed(system.slow_links)
+    network = _with_single_links(replace(network, speed_factor=speed_factor), system)
     if not (system.dead_devices or system.dead_links):
         return network
     return network.without(system.dead_devices, system.dead_links)
+
+
+def corrected_links(network: Network, system: SystemSpec) -> IntArray:
+    """Return the links with error correction: those stated, and those that are too long."""
+    limits_m = [level.max_link_length_m if level.pitch_m else None for level in system.levels]
+    stated = {frozenset(pair) for pair in system.corrected_links}
+    ends = zip(network.source.tolist(), network.target.tolist(), strict=True)
+    chosen = [link for link, pair in enumerate(ends) if stated and frozenset(pair) in stated]
+    return np.union1d(too_long_links(network, limits_m), np.array(chosen, dtype=np.int64))
+
+
+def _with_single_links(network: Network, system: SystemSpec) -> Network:
+    """Return the network with the wires that a system states one by one, as they are.
+
+    Raises
+    ------
+    SpecError
+        With all wires that are not there, or have no lane left.
+    """
+    faults, slow = [], list(system.slow_links)
+    for field, links in {"dead_links": system.dead_links, **system.single_links}.items():
+        for index, (a, b) in enumerate(links):
+            if (a, b) not in network.link_between:
+                message = f"devices {a} and {b} have no link between them"
+                faults.append(Fault(f"{field}[{index}]", message))
+    for index, (a, b, failed) in enumerate(system.failed_lanes):
+        link = network.link_between.get((a, b))
+        if link is None:
+            continue
+        level, at = system.levels[network.level[link]], f"failed_lanes[{index}]"
+        if level.num_lanes is None:
+            message = f"level {level.name} does not state the lanes of its links"
+            faults.append(Fault(at, message, "add num_lanes to the level"))
+        elif left := share_of_lanes(level.num_lanes, level.num_spare_lanes, failed):
+            slow.append((a, b, left))
+        else:
+            message = f"{failed} of {level.num_lanes} lanes and {level.num_spare_lanes or 0} spares"
+            faults.append(Fault(at, message, f"list [{a}, {b}] under dead_links"))
+    if faults:
+        raise SpecError(faults)
+    network = network.slowed(slow) if slow else network
+    return with_error_correction(network, corrected_links(network, system))
 
 
 def hierarchical(levels: tuple[NetworkLevel, ...]) -> Topology:

@@ -11,6 +11,7 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.base.registry import Registry
+from meshwright.spec.system import ABOUT_ONE, ERROR_CORRECTED_LATENCY_S
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +101,15 @@ class Network:
         pairs = zip(self.source.tolist(), self.target.tolist(), strict=True)
         left = np.array([share.get(frozenset(pair), 1.0) for pair in pairs])
         return replace(self, bandwidth_bytes_per_s=self.bandwidth_bytes_per_s * left)
+
+
+def share_of_lanes(num_lanes: int, num_spare: int | None, num_failed: int) -> float:
+    """Return the share of the bandwidth of a wire that is left when lanes have failed [1].
+
+    min(1, (lanes + spares - failed) / lanes): spare lanes replace failed ones first. Of 64 lanes
+    with 4 spares all of it is left when 4 have failed, three quarters when 20 have.
+    """
+    return min(1.0, max(0, num_lanes + (num_spare or 0) - num_failed) / num_lanes)
 
 
 def connected_components(network: Network) -> IntArray:
@@ -291,8 +301,6 @@ def grid_m(sides: Sequence[int], pitches_m: Sequence[float]) -> FloatArray:
 
 MAX_INTERPOSER_LINK_M = 50e-3
 """Longest link on an interposer without error correction (TEMP, arXiv 2512.14256, II-B) [m]."""
-ERROR_CORRECTED_LATENCY_S = 210e-9
-"""Latency of a link with forward error correction (TEMP, citing Sella 2018) [s]."""
 
 
 def link_length_m(network: Network) -> FloatArray:
@@ -313,7 +321,7 @@ def too_long_links(network: Network, max_length_m: Sequence[float | None]) -> In
     limits_m = np.array([np.inf if limit is None else limit for limit in max_length_m])
     if not len(limits_m):
         return np.zeros(0, dtype=np.int64)
-    return np.flatnonzero(link_length_m(network) > limits_m[network.level] * (1 + 1e-9))
+    return np.flatnonzero(link_length_m(network) > limits_m[network.level] * ABOUT_ONE)
 
 
 def with_error_correction(network: Network, links: IntArray) -> Network:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from meshwright.spec.system import HostLink, SystemSpec
 from meshwright.topology.grid import grid_wires, mesh
 from meshwright.topology.network import LinkSpec, Network, Topology, Wires, assemble, grid_m
 
@@ -51,6 +53,42 @@ def one_wafer(wafer: Wafer) -> Topology:
         build=lambda: _network(wafer, 1, [], grid_shape=wafer.sides),
         bisection_is_exact=dies.bisection_is_exact,
     )
+
+
+def io_bytes_per_s(system: SystemSpec) -> float:
+    """Return the rate at which each die reaches the host when all do at once [bytes/s].
+
+    Of R rows and C columns with t, b, l, r as the rates of an IO die at each side, each no more
+    than the link to its die: (t + b) / R + (l + r) / C, all IO dies over all dies. No part of the
+    grid is slower: a block of h x w dies has w (t + b) + h (l + r) at most towards the rim, more
+    inside, where each t is the rate of a whole link; divided by h w it is least for the whole grid.
+    6 x 8 dies with 28 IO dies of 0.12 TB/s: 70 GB/s.
+
+    Dead parts are left aside. Sides that face other wafers carry the seam, and nothing else.
+
+    Source: derived; equal to the maximum flow (tests/unit/topology/test_io_dies.py).
+    """
+    io = system.io
+    if io is None:
+        return math.inf
+    columns, rows = system.levels[:2]
+    free = set(io.sides) - ({"left", "right"} if system.has_seam else set())
+    upright = len(free & {"top", "bottom"}) * min(
+        io.bandwidth_bytes_per_s, rows.bandwidth_bytes_per_s
+    )
+    across = len(free & {"left", "right"}) * min(
+        io.bandwidth_bytes_per_s, columns.bandwidth_bytes_per_s
+    )
+    return upright / rows.size + across / columns.size
+
+
+def host_link(system: SystemSpec) -> HostLink | None:
+    """Return the way to the host, no faster than the IO dies of a wafer."""
+    host = system.host
+    if host is None or system.io is None:
+        return host
+    reached = min(host.bandwidth_bytes_per_s, io_bytes_per_s(system))
+    return host.model_copy(update={"bandwidth_bytes_per_s": reached})
 
 
 def wafers_in_a_row(num_wafers: int, wafer: Wafer, seam: LinkSpec) -> Topology:

@@ -228,6 +228,11 @@ class Placement(Brief):
     work_shares: tuple[float, ...] = ()
     """Work of each rank over that of an equal split; empty where all are equal. A rank with 0 is on
     the device of another rank, which holds its weights and forwards its messages."""
+    die_power_w: tuple[float, ...] = ()
+    """Mean power of each device over a step, without overhead, 0 without work; empty: not known."""
+    die_celsius: tuple[float, ...] = ()
+    """Temperature of each device in the mean over a step [C]; empty: the system states no
+    cooling."""
 
 
 @dataclass(frozen=True)

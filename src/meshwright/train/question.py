@@ -39,6 +39,7 @@ from meshwright.spec.framework import UNNAMED, Framework
 from meshwright.spec.model import REGIONS, ModelSpec
 from meshwright.spec.system import ChipSpec, SystemSpec
 from meshwright.spec.workload import BYTES_OF, Precision, SoftwareStack, Training
+from meshwright.topology.levels import network_of
 from meshwright.train.measured.factors import Factors
 
 
@@ -343,7 +344,11 @@ def _check_caps(system: SystemSpec) -> None:
     """
     if not system.is_power_capped:
         return
-    name = "max_power" if system.max_power_w is not None else "max_device_power"
+    caps = {
+        "max_power": system.max_power_w, "max_device_power": system.max_device_power_w,
+        "power_regions": system.power_regions or None, "cooling.max": system.cooling,
+    }  # fmt: skip
+    name = next(name for name, cap in caps.items() if cap is not None)
     dynamic_j = dynamic_parts_j(system.chip, 1.0, 1.0, 1.0, link_energy_j(system, 1.0))
     if not system_parts_j(system, dynamic_j, 1.0, 1.0):
         message = f"the power of {system.chip.name} is not known, so no plan can be held below it"
@@ -452,6 +457,11 @@ def check_problem(problem: Problem, strategy: Strategy, plan_options: PlanOption
     for dtype in dict.fromkeys((types.matmul, types.activation)):
         try:
             stated_rate(chip, dtype)
+        except SpecError as error:
+            faults += error.faults
+    if problem.system.dead_links or any(problem.system.single_links.values()):
+        try:
+            network_of(problem.system)
         except SpecError as error:
             faults += error.faults
     network = problem.network(plan_options.axis_order, columns)

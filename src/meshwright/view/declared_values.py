@@ -12,7 +12,8 @@ from meshwright.spec.declaration import Declaration, Provenance, file_key
 _UNITS: Final = {
     "_bytes_per_param": "B/parameter", "_bytes_per_s": "B/s", "_flops_per_s": "FLOP/s",
     "_j_per_flop": "J/FLOP", "_j_per_byte": "J/B", "_usd_per_hour": "USD/hour",
-    "_bytes": "B", "_mm2": "mm2", "_usd": "USD", "_hz": "Hz", "_s": "s", "_w": "W", "_m": "m",
+    "_k_per_w": "K/W", "_celsius": "C", "_bytes": "B", "_mm2": "mm2",
+    "_usd": "USD", "_hz": "Hz", "_s": "s", "_w": "W", "_m": "m",
 }  # fmt: skip
 _SHOWN_WHEN_UNKNOWN: Final = ("peak_power_w", "idle_power_w", "price_usd", "rent_usd_per_hour")
 _SHOWN_ELSEWHERE: Final = (

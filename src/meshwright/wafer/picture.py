@@ -52,6 +52,8 @@ class WaferMap:
     """Pairs of devices with a dead wire between them."""
     load_parts: Mapping[str, FloatArray] = field(default_factory=dict)
     """Part of ``load_share`` of each axis, where axes are told apart."""
+    die_values: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Power and temperature of each device, by name with unit, where they are known."""
 
     def __post_init__(self) -> None:
         """Refuse a network without rows and columns."""
@@ -96,6 +98,11 @@ def draw(plan: Plan, axis: str | None = None) -> WaferMap:
     labels = [""] * physical.num_devices
     for position, device in np.ndenumerate(ranks.device):
         labels[int(device)] = "\n".join(f"{ranks.axes[i]} {position[i]}" for i in used)
+    known = {"power [W]": placement.die_power_w, "temperature [C]": placement.die_celsius}
+    for device, watts in enumerate(placement.die_power_w):
+        if labels[device]:
+            warm = f", {placement.die_celsius[device]:.0f} C" if placement.die_celsius else ""
+            labels[device] += f"\n{watts:.0f} W{warm}"
     links = step_links(problem, price, physical)
     return WaferMap(
         network=physical,
@@ -108,6 +115,7 @@ def draw(plan: Plan, axis: str | None = None) -> WaferMap:
         load_note=f"100 % = busy all {format_seconds(price.time_s)} of a step; the hottest link "
         f"{links.busiest_s / price.time_s:.0%}",
         dead_wires=plan.system.dead_links,
+        die_values={name: each for name, each in known.items() if each},
         load_parts={axis: busy_s / price.time_s for axis, busy_s in links.by_axis_s.items()},
     )
 
@@ -149,6 +157,14 @@ def wafer_text(picture: WaferMap) -> Iterator[str]:
     for wafer in np.split(grid, cuts, axis=1):
         yield ""
         yield from _drawn(picture, wafer)
+    for name, each in picture.die_values.items():
+        yield f"\nMean {name} over a step"
+        cells = [[f"{each[device]:.0f}" for device in row] for row in grid.tolist()]
+        width = max(len(cell) for row in cells for cell in row) + 1
+        if width * grid.shape[1] > WIDTH:
+            yield f"{min(each):.0f} to {max(each):.0f}; too wide for {WIDTH} columns"
+        else:
+            yield from ("".join(cell.rjust(width) for cell in row) for row in cells)
     yield ""
     yield from _others(picture, grid)
     names = [f"{group_letter(i)} {name}" for i, name in enumerate(picture.group_names)]

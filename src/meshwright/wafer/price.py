@@ -40,6 +40,7 @@ from meshwright.wafer.messages import (
     step_messages,
     window_messages,
 )
+from meshwright.wafer.power import DieEnergy, die_energy, least_regional_s
 
 YIELDING = (*DATA_AXES, *EXPERT_DATA_AXES, "pp")
 """Axes that overlap with the computation of a whole stage, and leave the links to its streams."""
@@ -431,6 +432,23 @@ def link_j_per_byte(system: SystemSpec, network: Network) -> FloatArray | None:
     return np.array(known)[network.level] if len(known) == len(energies) else None
 
 
+def energy_of_dies(
+    problem: Problem, price: PlacedPrice, links: StepLinks, parts_j: Mapping[str, FloatArray]
+) -> DieEnergy:
+    """Return the energy of each die in a step.
+
+    Parameters
+    ----------
+    parts_j
+        Energy of a step of all devices in use, by part [J].
+    """
+    physical = physical_network(problem)
+    per_link = link_j_per_byte(problem.system, physical)
+    link_j = links.busy_s * physical.bandwidth_bytes_per_s * (0.0 if per_link is None else per_link)
+    known_j = {part: number_at(energy_j) for part, energy_j in parts_j.items()}
+    return die_energy(problem.system, known_j, price.ranks, price.work, physical, link_j)
+
+
 def with_energy(problem: Problem, price: PlacedPrice, links: StepLinks) -> Priced:
     """Return a contended price with the energy and the rent of the devices in use.
 
@@ -440,6 +458,11 @@ def with_energy(problem: Problem, price: PlacedPrice, links: StepLinks) -> Price
     plan, step = (price.plan_options, priced.strategy, priced.pipeline), priced.step
     time = throttled(problem, *plan, step.time, link_j, num_devices)
     parts_j = step_energy_parts_j(problem, *plan, time, link_j, num_devices)
+    if problem.system.has_regional_caps:
+        energy = energy_of_dies(problem, price, links, parts_j)
+        waits_s = least_regional_s(problem.system, energy) - number_at(time.total_s)
+        time = time.plus({TimePart.THROTTLE: time[TimePart.THROTTLE] + max(0.0, waits_s)})
+        parts_j = step_energy_parts_j(problem, *plan, time, link_j, num_devices)
     step = replace(
         step,
         time=time,

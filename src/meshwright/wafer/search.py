@@ -28,9 +28,11 @@ from meshwright.train.answer import Candidate, HotLink, Placement
 from meshwright.train.price import candidate_of
 from meshwright.wafer.contention import PROVEN
 from meshwright.wafer.messages import HeldParams
+from meshwright.wafer.power import temperature_celsius
 from meshwright.wafer.price import (
     PlacedPrice,
     choice_network,
+    energy_of_dies,
     params_of,
     price_placed,
     shared_out,
@@ -418,6 +420,11 @@ def placed_candidate(problem: Problem, placing: Placing, physical: Network) -> C
         "d2d": links.busiest_s,
         "exposed": sum(number_at(column) for part, column in time.columns.items() if part.axis),
     }
+    step, cooling = contended.step, problem.system.cooling
+    power_w = np.zeros(0)
+    if step.energy_parts_j:
+        energy = energy_of_dies(problem, price, links, step.energy_parts_j)
+        power_w = energy.power_w(number_at(step.time.total_s))
     placement = Placement(
         grid_shape=problem.grid_sides[::-1],
         axes=tuple(ranks.axes[i] for i in used),
@@ -434,6 +441,10 @@ def placed_candidate(problem: Problem, placing: Placing, physical: Network) -> C
         work_shares=()
         if price.work.is_equal
         else tuple(price.work.share.reshape(-1, order="F").tolist()),
+        die_power_w=tuple(power_w.tolist()),
+        die_celsius=()
+        if cooling is None or not len(power_w)
+        else tuple(temperature_celsius(problem.system, cooling, power_w).tolist()),
     )
     nested = replace(contended, plan_options=replace(price.plan_options, axis_order=ranks.axes))
     entry = candidate_of(problem, price.strategy, nested, fidelity="contended")

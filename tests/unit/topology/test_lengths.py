@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from meshwright.topology.network import (
-    ERROR_CORRECTED_LATENCY_S,
     MAX_INTERPOSER_LINK_M,
     LinkSpec,
     Wires,
@@ -59,7 +58,7 @@ def test_cables_between_wafers_may_be_longer():
 def test_error_correction_makes_a_link_slower_and_never_faster():
     network = joined((0, 1), (0, 7))
     corrected = with_error_correction(network, np.array([2, 3]))
-    assert list(corrected.latency_s) == [200e-9] * 2 + [ERROR_CORRECTED_LATENCY_S] * 2
+    assert list(corrected.latency_s) == [200e-9] * 2 + [210e-9] * 2
     slow = with_error_correction(corrected, np.array([0]))
     assert slow.latency_s[0] == 210e-9
     assert list(network.latency_s) == [200e-9] * 4

@@ -6,7 +6,7 @@ from oracles.hops import hop_distances
 from sampled import one_in
 
 from meshwright.base.errors import SpecError, UnsupportedError
-from meshwright.catalog.systems import load_system, refuse_slow_links, system_names
+from meshwright.catalog.systems import load_system, refuse_single_links, system_names
 from meshwright.topology.levels import network_of, topology_of
 from meshwright.topology.network import connected_components
 
@@ -187,7 +187,11 @@ def test_a_slow_link_that_never_was_is_refused():
         ),
         ("wafer-4x8", {"slow_links": ((0, 1, 1.5),)}, "less than or equal to 1"),
         ("wafer-4x8", {"slow_links": ((0, 32, 0.5),)}, "slow_links: no device 32 of 32"),
-        ("8xH100", {"slow_links": ((0, 1, 0.5),)}, "elsewhere lower the bandwidth of the level"),
+        (
+            "8xH100",
+            {"slow_links": ((0, 1, 0.5),)},
+            "elsewhere change the bandwidth",
+        ),
     ],
 )
 def test_slow_links_that_no_price_takes_are_refused(name, fields, message):
@@ -196,10 +200,10 @@ def test_slow_links_that_no_price_takes_are_refused(name, fields, message):
         type(system)(**(dict(system) | fields))
 
 
-def test_rooms_without_routes_refuse_slow_links():
+def test_rooms_without_routes_refuse_single_links():
     system = load_system("wafer-4x8").model_copy(update={"slow_links": ((0, 1, 0.5),)})
     with pytest.raises(UnsupportedError, match="serving is priced by levels"):
-        refuse_slow_links(system, "serving")
+        refuse_single_links(system, "serving")
 
 
 def test_a_part_of_a_wafer_is_refused_beside_others():

@@ -54,6 +54,7 @@ from meshwright.dataflow.stages import StagePrice, StageTime, StageWork
 from meshwright.graph.op import Phase
 from meshwright.sharding.space import divisors
 from meshwright.spec.workload import BYTES_OF
+from meshwright.topology.wafer import host_link
 
 MOST_STEPS = 20_000
 """Most steps between ideals of a graph whose fusion is repeated for each kernel."""
@@ -361,7 +362,7 @@ def fused_stage_time(system: CalibratedSystem) -> StageTime | None:
     chip = system.spec.chip
     if chip.array_rows is None:
         return None
-    grid = grid_of(chip, float(system.calibration.launch_s), host=system.spec.host)
+    grid = grid_of(chip, float(system.calibration.launch_s), host=host_link(system.spec))
     bounds: dict[tuple[int, int, int, int], float] = {}
     known: dict[tuple[object, ...], StagePrice | None] = {}
     lattices: KnownLattices = {}
