@@ -23,6 +23,7 @@ from meshwright.calibration.fit.serving import OF_CHIPS, OF_SERVERS, ServingFit
 from meshwright.calibration.fit.spread import HeldOut, held_out, spread_of
 from meshwright.calibration.fit.sram import DRAFTED, REDUCTION, SramFit
 from meshwright.calibration.fit.training import Fit, draws_of
+from meshwright.calibration.fit.ways import constants_of_ways
 from meshwright.calibration.serving import TTFT
 from meshwright.catalog.calibration import (
     DEFAULT,
@@ -64,13 +65,19 @@ def calibration_text(found: Fit, name: str, command: str, memory: MemoryFit | No
 def serving_text(found: ServingFit) -> str:
     """Return the part of a calibration file that holds the constants of serving, in YAML."""
     labels, constants = found.rows.labels, list(constants_of_serving(found))
+    of_ways = constants_of_ways() if found.rows.base == UNCALIBRATED else ()
     content = {
         "fit": serving_fit_record(found).model_dump(exclude_unset=True, exclude_none=True),
-        "defaults": entries([*constants, *_expected((*OF_CHIPS, *OF_SERVERS))]),
+        "defaults": entries([*constants, *of_ways, *_expected((*OF_CHIPS, *OF_SERVERS))]),
         "families": {name: entries(constants, name) for name in sorted(set(labels["family"]))},
         "servers": {name: entries(constants, name) for name in sorted(set(labels["server"]))},
     }
     return _yaml({"serving": content})
+
+
+def ways_text() -> str:
+    """Return the constants of the ways to experts, on which those of serving are fitted."""
+    return _yaml({"serving": {"defaults": entries(constants_of_ways())}})
 
 
 def sram_text(found: SramFit) -> str:

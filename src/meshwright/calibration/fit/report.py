@@ -30,6 +30,7 @@ from meshwright.calibration.fit.record import (
     serving_text,
     sram_record,
     sram_text,
+    ways_text,
 )
 from meshwright.calibration.fit.serving import fit_serving, serving_rows
 from meshwright.calibration.fit.sram import fit_sram
@@ -130,7 +131,8 @@ def fitted(rows: Sequence[Row], name: str, command: str, calibration: str = UNCA
             constants += constants_of_memory(memory)
     with TemporaryDirectory() as folder:
         base = Path(folder) / "base.yaml"
-        base.write_text(text, encoding="utf-8")
+        known = ways_text() if calibration == UNCALIBRATED else ""
+        base.write_text(text + known, encoding="utf-8")
         requests = serving_rows(served, str(base), calibration)
         serving = fit_serving(requests) if requests.columns else None
         unused |= requests.refused
