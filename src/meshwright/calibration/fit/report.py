@@ -25,12 +25,12 @@ from meshwright.calibration.fit.record import (
     constants_of_serving,
     constants_of_sram,
     fit_record,
+    kernels_text,
     serving_alone_text,
     serving_fit_record,
     serving_text,
     sram_record,
     sram_text,
-    ways_text,
 )
 from meshwright.calibration.fit.serving import fit_serving, serving_rows
 from meshwright.calibration.fit.sram import fit_sram
@@ -131,14 +131,17 @@ def fitted(rows: Sequence[Row], name: str, command: str, calibration: str = UNCA
             constants += constants_of_memory(memory)
     with TemporaryDirectory() as folder:
         base = Path(folder) / "base.yaml"
-        known = ways_text() if calibration == UNCALIBRATED else ""
-        base.write_text(text + known, encoding="utf-8")
-        requests = serving_rows(served, str(base), calibration)
+        base.write_text(text, encoding="utf-8")
+        known = kernels_text(str(base)) if calibration == UNCALIBRATED else ""
+        fitted_on = Path(folder) / "kernels.yaml"
+        fitted_on.write_text(text + known, encoding="utf-8")
+        requests = serving_rows(served, str(fitted_on), calibration)
         serving = fit_serving(requests) if requests.columns else None
+        served_text = serving_text(serving) if serving is not None else ""
         unused |= requests.refused
         sram = fit_sram([row for row in rows if row.is_one_user], str(base))
     if serving is not None:
-        text += serving_text(serving)
+        text += served_text
         data |= {"serving": serving_fit_record(serving).model_dump(exclude_unset=True)}
         constants += constants_of_serving(serving)
     if sram is not None:

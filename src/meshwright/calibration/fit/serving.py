@@ -60,6 +60,8 @@ class ServingRows:
     columns: tuple[Column, ...]
     base: str = UNCALIBRATED
     """Calibration with the expected constants of serving."""
+    trained: str = UNCALIBRATED
+    """Calibration with the constants of training."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Reasons why rows cannot be used, by the name of the row."""
 
@@ -250,7 +252,7 @@ def serving_rows(rows: Sequence[Row], calibration: str, base: str = UNCALIBRATED
             found += serving_jobs(row, calibration)
         except RefusedError as error:
             refused[row.id] = str(error)
-    return ServingRows(tuple(columns_of(found)), base, refused)
+    return ServingRows(tuple(columns_of(found)), base, calibration, refused)
 
 
 def fit_serving(rows: ServingRows) -> ServingFit:

@@ -102,10 +102,10 @@ def fit_ways(found: Timings) -> tuple[FloatArray, FloatArray]:
 def constants_of_ways() -> Iterator[FittedConstant]:
     """Yield each constant with its interval."""
     found = timings()
-    errors = found.errors(fit_ways(found)[0])
+    values, spreads = fit_ways(found)
+    errors = found.errors(values)
     apart = float(np.median(np.abs(errors[found.is_apart])))
     why = f"fitted to {len(errors):,} timings of kernels; half of them kept apart: {apart:.0%} off"
-    for free, value, spread in zip(OF_WAYS, *fit_ways(found), strict=True):
-        yield FittedConstant(
-            free.name, *two_deviations(value, spread).tolist(), why=why, part="serving"
-        )
+    for free, value, spread in zip(OF_WAYS, values, spreads, strict=True):
+        middle, low, high = two_deviations(value, spread).tolist()
+        yield FittedConstant(free.name, middle, low, high, why, part="serving")
