@@ -301,6 +301,7 @@ def serving_workload(
         "precision": precision_of(asked, system),
         "expert_load_imbalance": asked.imbalance or 1.0,
         "software": SoftwareStack(cuda_graphs=asked.cuda_graphs),
+        "two_batch_overlap": asked.two_batch_overlap,
     }
     if kind == "prefill":
         return Prefill(prompt_length=asked.prompt, max_time_to_first_token_s=asked.max_latency,

@@ -299,6 +299,10 @@ class Requests(Question):
     acceptance: Share | None = option(
         "probability that a drafted token is accepted, such as 0.7", "RATE"
     )
+    two_batch_overlap: bool = option(
+        "experts: a pass is two halves; tokens of one travel while the other computes",
+        is_rare=True,
+    )
 
 
 class Job(Question):

@@ -334,15 +334,21 @@ def _spread(files: Sequence[CalibrationFile], family: str) -> Spread | None:
     return spread.model_copy(update=further)
 
 
+def under(family: str, server: Server) -> str:
+    """Return the place of constants of a family of chips that hold under one server alone."""
+    return f"{family} under {server.name}"
+
+
 def load_serving(family: str, server: Server, name_or_path: str = UNCALIBRATED) -> ServingConstants:
     """Return the constants of serving for a family of chips under a server.
 
-    A constant of the server comes before one of the family, that before the default; constants that
-    no file of the calibration states are neutral.
+    A constant of the server comes before one of the family under this server alone, then one of the
+    family, then the default; constants that no file of the calibration states are neutral.
     """
     parts = [file.serving for file in _chain(name_or_path)]
     places = [part.servers[server.name] for part in parts if server.name in part.servers]
-    places += [part.families[family] for part in parts if family in part.families]
+    own = under(family, server), family
+    places += [part.families[name] for part in parts for name in own if name in part.families]
     places += [part.defaults for part in parts]
     values = {}
     for name in SERVING_CONSTANTS:

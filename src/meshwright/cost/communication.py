@@ -547,7 +547,7 @@ def _chosen(first: BoolArray, one: Columns, other: Columns) -> Columns:
     )
 
 
-def copies_per_host(num_hosts: FloatArray, experts: ExpertSpec) -> FloatArray:
+def copies_per_host(num_hosts: Num, experts: ExpertSpec) -> Num:
     """Return the experts of a token on each host that it goes to, on average [1].
 
     k / (n (1 - (1 - 1/n)^k)): k experts fall on n hosts evenly and independently. One host: k.

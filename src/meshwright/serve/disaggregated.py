@@ -460,6 +460,7 @@ def prompts_of(work: Decode) -> Prefill:
         batch_size=work.batch_size, prompt_length=work.prompt_length, precision=work.precision,
         software=work.software, expert_load_imbalance=work.expert_load_imbalance,
         max_time_to_first_token_s=work.max_time_to_first_token_s,
+        two_batch_overlap=work.two_batch_overlap,
     )  # fmt: skip
 
 

@@ -169,7 +169,7 @@ def serving_faults(
 
 
 def server_faults(serves: Serves, system: SystemSpec, workload: Prefill | Decode) -> list[Fault]:
-    """Return the reasons why a server starts nothing: vendor of the chips, type of the cache."""
+    """Return the reasons why a server starts nothing: vendor of the chips, cache, overlap."""
     cache, chip, found = workload.precision.kv_cache, system.chip, []
     if chip.vendor not in serves.vendors:
         message = f"the server does not run on {chip.name} of {chip.vendor}"
@@ -177,4 +177,7 @@ def server_faults(serves: Serves, system: SystemSpec, workload: Prefill | Decode
     if cache not in serves.kv_cache:
         known = " or ".join(serves.kv_cache)
         found.append(Fault("precision.kv_cache", f"the server has no KV cache in {cache}", known))
+    if workload.two_batch_overlap and not serves.overlaps_batches:
+        message = "the server does not overlap the halves of a pass"
+        found.append(Fault("two_batch_overlap", message, "leave it out"))
     return found

@@ -261,9 +261,11 @@ def _attention_forward(
     moved = written + rates.activation_bytes * layer.tokens * width
     memory_s = cache_read_s(cache, layer, rates, shape) + moved / rates.memory_bytes_per_s
     materialised = op.words_per_element[0] * score_bytes(op, layer, rates, shape)
+    core_flops_per_s = rates.attention_forward_flops_per_s
+    if spec.kind == "mla" and shape.reads_cache:
+        core_flops_per_s = core_flops_per_s * shape.constants.latent_rate_share
     return ForwardCost(
-        attention_s=larger(flops / rates.attention_forward_flops_per_s, memory_s)
-        + traffic_s(materialised, rates),
+        attention_s=larger(flops / core_flops_per_s, memory_s) + traffic_s(materialised, rates),
         flops=flops,
         traffic_bytes=cache + moved + materialised,
         num_kernels=2.0 if op.moved is None else 5.0,

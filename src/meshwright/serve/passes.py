@@ -13,7 +13,7 @@ from functools import cached_property, partial, reduce
 import numpy as np
 
 from meshwright.base.arrays import Num, ceil_div, larger, positive_part, smaller, where
-from meshwright.cost.communication import Collectives, CommCost, comm_cost
+from meshwright.cost.communication import Collectives, CommCost, comm_cost, slowdown_s
 from meshwright.cost.memory import parameters_on_device
 from meshwright.cost.operator import DeviceRates
 from meshwright.cost.pipeline import POSITIONS, StageLayout, jitter_fraction, stages_of
@@ -22,6 +22,7 @@ from meshwright.cost.step import send_s
 from meshwright.graph.op import LayerGraph, OpKind, Phase
 from meshwright.search.intervals import Certainty, Distances, surely
 from meshwright.serve.closed_loop import LoopOf
+from meshwright.serve.dispatch import links_of_experts, way_s
 from meshwright.serve.mesh_decode import mesh_s
 from meshwright.serve.operators import (
     PassCost,
@@ -37,7 +38,7 @@ from meshwright.serve.operators import (
     sum_of_passes,
 )
 from meshwright.sharding.algebra import CollectiveCall
-from meshwright.sharding.local_sizes import LocalLayer
+from meshwright.sharding.local_sizes import LocalLayer, local_elements
 from meshwright.sharding.strategy import PlanOptions, StrategyColumns, StrategyOf
 from meshwright.spec.calibration import NEUTRAL, ServingConstantsOf
 from meshwright.spec.collective import CollectiveKind
@@ -471,10 +472,8 @@ def price_passes(
     """
     network = problem.network(plan_options.axis_order, strategy)
     collectives = Collectives(network, problem.collective_start_s)
-    costs = [
-        piece_cost(problem, plan_options, strategy, piece, index, collectives, shape)
-        for index, piece in enumerate(problem.pieces)
-    ]
+    price_piece = partial(passed_piece, problem, plan_options, strategy, collectives, shape)
+    costs = [price_piece(piece, index) for index, piece in enumerate(problem.pieces)]
     layout = stages_of(problem, plan_options, strategy)
     send = send_s(problem, plan_options, strategy, collectives) * (strategy.pp > 1)
     host = host_s(problem.constants, strategy.micro_batch_size)
@@ -551,6 +550,35 @@ def _devices_together(strategy: StrategyOf[Num]) -> Num:
     return where(joins, strategy.num_devices, replica)
 
 
+def passed_piece(
+    problem: ServingProblem, plan_options: PlanOptions, strategy: StrategyColumns,
+    collectives: Collectives, shape: PassShape | None, piece: LayerGraph, index: int,
+) -> PassCost:  # fmt: skip
+    """Return one pass through a piece: whole, or as two halves where batches overlap.
+
+    The ways of one half to its experts and back take the time in which the other half is computed:
+    of 2 c computed and 2 w on its way, max(w - c, 0) of each w is seen, and computation under it
+    takes longer by the share that links take from it.
+    """
+    whole = piece_cost(problem, plan_options, strategy, piece, index, collectives, shape)
+    if not problem.workload.two_batch_overlap or not np.any(whole.ep_comm_s > 0):
+        return whole
+    halves = replace(strategy, micro_batch_size=strategy.micro_batch_size / 2.0)
+    half = piece_cost(problem, plan_options, halves, piece, index, collectives, shape)
+    computed_s = half.total_s - half.ep_comm_s
+    hidden_s = smaller(half.ep_comm_s, computed_s)
+    lost_s = slowdown_s(hidden_s, computed_s, problem.calibration.overlap_slowdown)
+    both = sum_of_passes([replace(half, ep_comm_s=half.ep_comm_s - hidden_s + lost_s)], [2.0])
+    is_split = whole.ep_comm_s > 0
+    kept = ("weight_bytes", "cache_bytes")
+    return PassCost(
+        **{
+            name: where(is_split, getattr(half if name in kept else both, name), value)
+            for name, value in vars(whole).items()
+        }
+    )
+
+
 def piece_cost(
     problem: ServingProblem, plan_options: PlanOptions, strategy: StrategyColumns,
     piece: LayerGraph,
@@ -567,13 +595,25 @@ def piece_cost(
     ]
     sizes = piece.bind(length * degrees.micro_batch_size, length)
     word = rates.activation_bytes
-    comm = comm_cost(calls, windows, sizes, strategy, plan_options, collectives.time_s, word)
+
+    def priced(some: Sequence[CollectiveCall]) -> CommCost:
+        return comm_cost(some, windows, sizes, strategy, plan_options, collectives.time_s, word)
+
+    comm = priced(calls)
+    ways = [call for call in calls if call.axis == "ep" and "routed_tokens" in call.tensor.dims]
+    links, experts = links_of_experts(collectives.network), problem.deduplicated_experts
+    if ways and links is not None and experts is not None:
+        # The way there is in the type of products, the way back in that of activations.
+        words = min(word, max(rates.matmul_word_bytes, 1.0)), word
+        ep_s = priced([call for call in calls if call not in ways]).ep_s
+        for call, each in zip(ways, words, strict=True):
+            visits = local_elements(call.tensor, call.split, sizes, strategy)
+            tokens, width = visits / (experts.top_k * piece.sizes["hidden"]), piece.sizes["hidden"]
+            ep_s = ep_s + way_s(tokens, each * width, experts, links, shape.constants)
+        comm = replace(comm, ep_s=ep_s)
     if problem.num_experts and not plan_options.sequence_parallel:
         stays = strategy.ep * strategy.etp == strategy.tp
-        local_calls = _calls_of_tokens_that_stay(calls)
-        alone = comm_cost(
-            local_calls, windows, sizes, strategy, plan_options, collectives.time_s, word
-        )
+        alone = priced(_calls_of_tokens_that_stay(calls))
         comm = CommCost(
             **{
                 entry.name: where(stays, getattr(alone, entry.name), getattr(comm, entry.name))

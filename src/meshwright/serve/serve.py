@@ -318,6 +318,9 @@ def serving_problem(
     if drafts is not None and drafts.draft is None and not model_spec.num_prediction_layers:
         message = f"{model_spec.name} has no layer of multi-token prediction"
         raise SpecError(Fault("speculation.draft", message, "name a draft model"))
+    if workload.two_batch_overlap and not model_spec.has_experts:
+        message = f"{model_spec.name} has no experts to which tokens travel"
+        raise SpecError(Fault("two_batch_overlap", message, "leave it out"))
     field = "context_length" if isinstance(workload, Decode) else "prompt_length"
     for served in (model_spec, drafts.draft if drafts is not None else None):
         if served is not None:

@@ -607,6 +607,8 @@ class Prefill(Declaration):
     precision: Precision = Precision()
     software: SoftwareStack = SoftwareStack()
     expert_load_imbalance: float = Field(default=1.0, ge=1)
+    two_batch_overlap: bool = False
+    """A pass is two halves: tokens of one are on their way to experts while the other computes."""
     max_time_to_first_token_s: Seconds | None = None
 
 
@@ -641,6 +643,8 @@ class Decode(Declaration):
     precision: Precision = Precision()
     software: SoftwareStack = SoftwareStack()
     expert_load_imbalance: float = Field(default=1.0, ge=1)
+    two_batch_overlap: bool = False
+    """A pass is two halves: tokens of one are on their way to experts while the other computes."""
     max_time_per_output_token_s: Seconds | None = None
     max_time_to_first_token_s: Seconds | None = None
     """Highest seconds from a request to its first token."""
@@ -685,6 +689,8 @@ class Serves(Declaration):
     """Either the devices of a layer hold whole experts, or a part of each; or both at once."""
     joins_replicas: bool = False
     """Replicas of attention may share one set of experts."""
+    overlaps_batches: bool = False
+    """A pass may be two halves that overlap."""
     kv_cache: tuple[str, ...] = ("bf16", "fp16")
     """Types of the cache."""
 
@@ -696,6 +702,8 @@ class Server(Declaration):
     title: str = ""
     version: str = ""
     """Release of the server with these options; empty: no release."""
+    replaced_by: str = ""
+    """Server that has taken its place, with other kernels; empty: it is developed."""
     launches: Serves | None = None
     """Ways of serving that it can start; None: not known, and nothing is refused."""
     memory_fraction: float = Field(gt=0, le=1)

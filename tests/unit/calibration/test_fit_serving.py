@@ -75,7 +75,7 @@ def test_a_written_part_is_read(fitted, tmp_path):
     for family in ("ampere", "hopper"):
         found = load_serving(family, vllm, str(path))
         values = dict(zip([k.place for k in fitted.rows.keys], fitted.values, strict=True))
-        share = np.exp(values[family, "weight_read_share"])
+        share = np.exp(values[f"{family} under vllm-v0", "weight_read_share"])
         assert found.weight_read_share == pytest.approx(share, rel=1e-3)
         assert found.host_step_s == pytest.approx(
             np.exp(values["vllm-v0", "host_step_s"]), rel=1e-3

@@ -171,3 +171,13 @@ def test_a_slow_memory_turns_products_memory_bound():
     slow = forward_cost(up, place, replace(ENGINE, memory_bytes_per_s=1e9), shape)
     assert fast.matmul_memory_s == 0.0 < fast.matmul_compute_s
     assert slow.matmul_compute_s == 0.0 < slow.matmul_memory_s
+
+
+def test_attention_over_latents_has_a_rate_of_its_own():
+    """64 sequences of 128 heads: 2 x 1088 FLOPs for each head and key, at twice the rate."""
+    layer = build_graph(load_model("deepseek-v3")).layers[0]
+    core = next(op for op in layer.ops if op.attention)
+    fast = replace(ENGINE, memory_bytes_per_s=1e18, elementwise_bytes_per_s=1e18)
+    shape = PassShape(1.0, 4095.0, 1.0, 2.0, constants=replace(NEUTRAL, latent_rate_share=2.0))
+    found = forward_cost(core, local(layer, micro_batch_size=64.0), fast, shape).attention_s
+    assert found == pytest.approx(64 * 128 * 4096 * 2 * 1088 / 2e15, rel=1e-3)

@@ -25,6 +25,7 @@ from meshwright.calibration.fit.record import (
     constants_of_serving,
     constants_of_sram,
     fit_record,
+    kernels_text,
     serving_alone_text,
     serving_fit_record,
     serving_text,
@@ -131,12 +132,16 @@ def fitted(rows: Sequence[Row], name: str, command: str, calibration: str = UNCA
     with TemporaryDirectory() as folder:
         base = Path(folder) / "base.yaml"
         base.write_text(text, encoding="utf-8")
-        requests = serving_rows(served, str(base), calibration)
+        known = kernels_text(str(base)) if calibration == UNCALIBRATED else ""
+        fitted_on = Path(folder) / "kernels.yaml"
+        fitted_on.write_text(text + known, encoding="utf-8")
+        requests = serving_rows(served, str(fitted_on), calibration)
         serving = fit_serving(requests) if requests.columns else None
+        served_text = serving_text(serving) if serving is not None else ""
         unused |= requests.refused
         sram = fit_sram([row for row in rows if row.is_one_user], str(base))
     if serving is not None:
-        text += serving_text(serving)
+        text += served_text
         data |= {"serving": serving_fit_record(serving).model_dump(exclude_unset=True)}
         constants += constants_of_serving(serving)
     if sram is not None:

@@ -23,7 +23,7 @@ from meshwright.calibration.serving import (
     columns_of,
     serving_jobs,
 )
-from meshwright.catalog.calibration import UNCALIBRATED, load_serving
+from meshwright.catalog.calibration import UNCALIBRATED, load_serving, under
 from meshwright.search.intervals import EXPERTS, FIRST_TOKEN, UNSEEN
 from meshwright.spec.calibration import Spread, Tail
 
@@ -60,6 +60,8 @@ class ServingRows:
     columns: tuple[Column, ...]
     base: str = UNCALIBRATED
     """Calibration with the expected constants of serving."""
+    trained: str = UNCALIBRATED
+    """Calibration with the constants of training."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Reasons why rows cannot be used, by the name of the row."""
 
@@ -77,8 +79,28 @@ class ServingRows:
             number = len(column.jobs)
             found["source"] += [job.row.group for job in column.jobs]
             found["server"] += [serving.server.name] * number
-            found["family"] += [serving.problem.system.chip.family] * number
+            found["family"] += [self.family_of(column)] * number
         return found
+
+    @cached_property
+    def _servers_of(self) -> dict[str, set[str]]:
+        """Servers that have rows on each family of chips."""
+        found: dict[str, set[str]] = {}
+        for column in self.columns:
+            serving = column.setting.serving
+            found.setdefault(serving.problem.system.chip.family, set()).add(serving.server.name)
+        return found
+
+    def family_of(self, column: Column) -> str:
+        """Return the family of chips of a column, of the server alone where it is no measure.
+
+        Rows of one server alone that another one has replaced say nothing about the kernels of
+        others.
+        """
+        serving = column.setting.serving
+        family, server = serving.problem.system.chip.family, serving.server
+        is_alone = self._servers_of[family] == {server.name}
+        return under(family, server) if is_alone and server.replaced_by else family
 
     @property
     def with_experts(self) -> list[bool]:
@@ -128,7 +150,7 @@ class ServingRows:
             found
             for column in self.columns
             for found in (column.setting.serving,)
-            if key.family in ("", found.server.name, found.problem.system.chip.family)
+            if key.family in ("", found.server.name, self.family_of(column))
         )
         constants = load_serving(serving.problem.system.chip.family, serving.server, self.base)
         prior = min(max(getattr(constants, key.free.name), key.free.lowest), key.free.highest)
@@ -183,7 +205,7 @@ class ServingRows:
     def _mine(self, column: Column) -> list[int]:
         """Return the constants that affect a column."""
         serving = column.setting.serving
-        own = ("", serving.server.name, serving.problem.system.chip.family)
+        own = ("", serving.server.name, self.family_of(column))
         return [
             number
             for number, key in enumerate(self.keys)
@@ -230,7 +252,7 @@ def serving_rows(rows: Sequence[Row], calibration: str, base: str = UNCALIBRATED
             found += serving_jobs(row, calibration)
         except RefusedError as error:
             refused[row.id] = str(error)
-    return ServingRows(tuple(columns_of(found)), base, refused)
+    return ServingRows(tuple(columns_of(found)), base, calibration, refused)
 
 
 def fit_serving(rows: ServingRows) -> ServingFit:

@@ -86,6 +86,8 @@ class ServerFiles(LaunchFiles):
             option = next(row.name for row in self.table.rows if row.option == "memory_share")
             given.refuse(option, f"found {share:g}", "above 0 and at most 1")
         found["memory_share"] = None if share is None else f"{share:g}"
+        if not found.get("two_batch_overlap"):
+            found.pop("two_batch_overlap", None)
         if found.pop("lacks_graphs", False):
             option = next(row.name for row in self.table.rows if row.option == "lacks_graphs")
             found["cuda_graphs"] = False
@@ -101,7 +103,7 @@ class ServerFiles(LaunchFiles):
             "tp": int(sizes.tp), "pp": int(sizes.pp), "ep": int(sizes.ep), "joined": _joined(plan),
             "has_expert_axis": sizes.ep > 1, "context": longest,
             "batch": ceil(plan.best.estimate.sequences_in_flight / sizes.dp),
-            "memory_share": plan.memory_share,
+            "memory_share": plan.memory_share, "two_batch_overlap": work.two_batch_overlap,
             "quantization": "fp8" if precision.weight == "fp8" else None,
             "kv_cache": "fp8" if precision.kv_cache == "fp8" else "",
             "precision": "",  # that of the checkpoint; trtllm-serve has no option for it

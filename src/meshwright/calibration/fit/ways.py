@@ -1,0 +1,111 @@
+"""Constants of the ways to experts, fitted to timings of the kernels that send tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from meshwright.base.arrays import BoolArray, FloatArray
+from meshwright.calibration.fit.constants import FittedConstant, Free, two_deviations
+from meshwright.calibration.rows import DATA
+from meshwright.collectives.group import Group, Span
+from meshwright.serve.dispatch import modes_s
+from meshwright.spec.calibration import NEUTRAL
+from meshwright.spec.model import ExpertSpec
+
+OF_WAYS = (
+    Free("direct_start_s", 1.5e-5, 1.0, 1e-6, 1e-4),
+    Free("direct_turn_s", 6e-6, 1.0, 1e-7, 1e-4),
+    Free("spread_start_s", 4e-5, 1.0, 1e-6, 1e-3),
+    Free("spread_turn_s", 3e-5, 1.0, 1e-7, 1e-3),
+    Free("way_inner_share", 0.6, 0.5, 0.1, 1.0),
+    Free("way_outer_share", 0.9, 0.3, 0.2, 1.0),
+)
+"""Constants of all chips."""
+NOISE = 0.1
+"""Error below which a timing counts squared, in logarithms."""
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Timings of ways to experts, as columns: sizes, the links, and the time."""
+
+    columns: dict[str, FloatArray]
+    is_apart: BoolArray
+    """Rows kept apart from the fit."""
+
+    @cached_property
+    def links(self) -> Group[FloatArray]:
+        """The links of each row."""
+        known = self.columns
+        ones = np.ones(len(known["hosts"]))
+
+        def span(size: str, rate: str) -> Span[FloatArray]:
+            return Span(known[size], known[rate], 0.0 * ones, 0.0 * ones, ones, False, False)
+
+        return Group((span("in_host", "inner_bytes_per_s"), span("hosts", "outer_bytes_per_s")))
+
+    def errors(self, values: FloatArray) -> FloatArray:
+        """Return ln(predicted / measured) of each row, for logarithms of the constants."""
+        known = self.columns
+        names = [free.name for free in OF_WAYS]
+        constants = replace(NEUTRAL, **dict(zip(names, np.exp(values).tolist(), strict=True)))
+        found = np.zeros(len(known["time_s"]))
+        for top_k in np.unique(known["top_k"]):
+            experts = ExpertSpec(num_experts=4096, top_k=int(top_k), ffn_size=1)
+            direct_s, spread_s = modes_s(
+                known["tokens"], known["token_bytes"], experts, self.links, constants
+            )
+            predicted = np.where(known["is_direct"] > 0, direct_s, spread_s)
+            mine = known["top_k"] == top_k
+            found[mine] = np.log(predicted / known["time_s"])[mine]
+        return found
+
+
+def timings() -> Timings:
+    """Return the published timings; both ways of every second setting are kept apart."""
+    content = json.loads((DATA / "ways.json").read_text(encoding="utf-8"))
+    values = np.array(content["rows"], dtype=float)
+    columns = dict(zip(content["columns"], values.T, strict=True))
+    return Timings(columns, np.arange(len(values)) // 2 % 2 == 1)
+
+
+def fit_ways(found: Timings) -> tuple[FloatArray, FloatArray]:
+    """Return the logarithms of the constants of least robust error, and their deviations.
+
+    Each timing weighs 1 / max(1, |error| / noise), so that rows of other kernels move nothing.
+    """
+    priors = np.log([free.prior for free in OF_WAYS])
+    deviations = np.array([free.spread for free in OF_WAYS])
+    values, step = priors, 1e-4
+    kept = ~found.is_apart
+    curvature = np.diag(1.0 / deviations**2)
+    for _ in range(30):
+        errors = found.errors(values)[kept]
+        slopes = np.array(
+            [(found.errors(values + step * unit)[kept] - errors) / step
+             for unit in np.eye(len(values))]
+        ).T  # fmt: skip
+        weights = 1.0 / np.maximum(1.0, np.abs(errors) / NOISE) / NOISE**2
+        curvature = slopes.T @ (weights[:, None] * slopes) + np.diag(1.0 / deviations**2)
+        pull = slopes.T @ (weights * errors) + (values - priors) / deviations**2
+        values = values - np.linalg.solve(curvature, pull)
+        values = np.clip(values, *np.log([(f.lowest, f.highest) for f in OF_WAYS]).T)
+    scatter = float(np.median(np.abs(found.errors(values)[kept])))
+    return values, scatter + np.sqrt(np.diag(np.linalg.inv(curvature)))
+
+
+def constants_of_ways() -> Iterator[FittedConstant]:
+    """Yield each constant with its interval."""
+    found = timings()
+    values, spreads = fit_ways(found)
+    errors = found.errors(values)
+    apart = float(np.median(np.abs(errors[found.is_apart])))
+    why = f"fitted to {len(errors):,} timings of kernels; half of them kept apart: {apart:.0%} off"
+    for free, value, spread in zip(OF_WAYS, values, spreads, strict=True):
+        middle, low, high = two_deviations(value, spread).tolist()
+        yield FittedConstant(free.name, middle, low, high, why, part="serving")
