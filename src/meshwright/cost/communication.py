@@ -445,7 +445,7 @@ class AxisNetwork:
     """Slowdown of each axis: time on its links, which a placement shares, over that on private
     links; 1 where it is not named."""
     own_slowdown: Mapping[str, Num] = field(default_factory=dict)
-    """That of each axis while no other sends: in detours, over slow links."""
+    """Slowdown of each axis while no other sends: in detours, over slow links."""
     _known: dict[str, Columns] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def ways(self, axis: str) -> list[Columns]:

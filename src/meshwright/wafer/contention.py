@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import prod
+from operator import itemgetter
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, read_only
+from meshwright.base.arrays import FloatArray, IntArray, read_only
 from meshwright.base.compiled import as_written
 from meshwright.collectives.group import Group, Span, group_size
 from meshwright.collectives.registry import best_algorithm, collective_algorithms
@@ -44,7 +45,12 @@ from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.system import NetworkLevel
 from meshwright.streams.forms import TensorStream, streams
 from meshwright.topology.network import Network
-from meshwright.wafer.fair_sharing import beside_background_s, in_flight, slowdown_of_parts
+from meshwright.wafer.fair_sharing import (
+    InFlight,
+    beside_background_s,
+    in_flight,
+    slowdown_of_parts,
+)
 from meshwright.wafer.messages import Message
 
 SMALL = 20_000
@@ -157,9 +163,35 @@ class UnitLoad:
     num_flows: FloatArray
     """Messages on each link [1]."""
 
+    def by_pace(self, paces: Paces, network: Network) -> tuple[FloatArray, FloatArray]:
+        """Return the busy times and the messages of each link, by pace of their sender."""
+        shape = len(paces.share), network.num_links
+        if shape[0] == 1:
+            return self.busy_s[None], self.num_flows[None]
+        hops, demands = self.routes.num_hops, self.demands
+        cell = np.repeat(paces.of_device[demands.source], hops) * shape[1] + self.routes.links
+        size = np.repeat(demands.num_bytes, hops)
+        carried, flows = (
+            np.bincount(cell, each, shape[0] * shape[1]).reshape(shape) for each in (size, size > 0)
+        )
+        return carried / network.bandwidth_bytes_per_s, flows
+
+
+@dataclass(frozen=True)
+class Paces:
+    """Replicas of unequal pace: they run apart, and their messages meet by chance."""
+
+    of_device: IntArray
+    """Number of the pace of each device."""
+    share: FloatArray
+    """Computation of each pace over that of the slowest one [1]."""
+
+
+ONE_PACE = Paces(np.zeros(0, dtype=np.int64), np.ones(1))
+
 
 def _unit(network: Network, demands: Demands, routes: Routes) -> UnitLoad:
-    flows = routes.link_load_bytes((demands.num_bytes > 0) * 1.0, network)
+    flows = routes.link_load_bytes((demands.num_bytes > 0).astype(np.float64), network)
     return UnitLoad(demands, routes, busy_s(routes, demands, network), flows)
 
 
@@ -193,7 +225,7 @@ class Contention:
     slowdown: Mapping[str, float]
     """Slowdown by axis: time on the shared links over the closed form; at least 1."""
     own_slowdown: Mapping[str, float]
-    """That of each axis if the others sent nothing."""
+    """Slowdown of each axis if the others sent nothing."""
     busy_s: Mapping[str, FloatArray]
     """Busy time of each link in the window, by axis [s]."""
     detour: Mapping[str, float]
@@ -219,7 +251,7 @@ class Contention:
 
 def contention(
     loads: Sequence[AxisLoad], network: Network, *, is_routed: bool = False,
-    passes: tuple[StagePass, StagePass] = (StagePass(), StagePass()),
+    passes: tuple[StagePass, StagePass] = (StagePass(), StagePass()), paces: Paces = ONE_PACE,
 ) -> Contention:  # fmt: skip
     """Return the loads of the links, and the slowdown of each axis over private links.
 
@@ -293,7 +325,7 @@ def contention(
         )
         for load in loads
     }
-    slowdown, own = _slowdowns(loads, units, busy, network, passes)
+    slowdown, own = _slowdowns(loads, units, busy, network, passes, paces)
     return Contention(
         slowdown,
         own,
@@ -312,6 +344,7 @@ def contention(
 def _slowdowns(
     loads: Sequence[AxisLoad], units: Mapping[str, Sequence[UnitLoad]],
     busy: Mapping[str, FloatArray], network: Network, passes: tuple[StagePass, StagePass],
+    paces: Paces,
 ) -> tuple[dict[str, float], dict[str, float]]:  # fmt: skip
     """Return the slowdown of each axis, and that without the messages of others."""
     own = {load.axis: _own_slowdown(load, units[load.axis]) for load in loads}
@@ -319,7 +352,7 @@ def _slowdowns(
     data = [load for load in loads if load.yields and load.overlaps and load.axis != "pp"]
     beside = [load for load in loads if not load.yields]
     played = [
-        _PlayedPass.of(is_forward, one, beside, data, units, network)
+        _PlayedPass.of(is_forward, one, beside, data, units, network, paces)
         for is_forward, one in zip((True, False), passes, strict=True)
     ]
     for load in beside:
@@ -365,7 +398,7 @@ class _PlayedPass:
     data_private_s: float
     """Data-parallel messages on private links [s]."""
     data_own_s: float
-    """The same on their links without others [s]."""
+    """Data-parallel messages on their links without others [s]."""
     data_s: float
     """Time for which they are in flight [s]."""
 
@@ -373,15 +406,16 @@ class _PlayedPass:
     def of(
         cls, is_forward: bool, one: StagePass, beside: Sequence[AxisLoad],
         data: Sequence[AxisLoad], units: Mapping[str, Sequence[UnitLoad]], network: Network,
+        paces: Paces,
     ) -> _PlayedPass:  # fmt: skip
         """Return the parts of a pass of all axes."""
-        parts = _Parts(network.num_links)
+        parts = _Parts(network, paces)
         for load in beside:
             for sent, unit in zip(load.messages, units[load.axis], strict=True):
                 if sent.is_forward is is_forward:
-                    parts.add(load.axis, sent, unit, network)
+                    parts.add(load.axis, sent, unit)
         table = parts.table()
-        compute_s, busy, flows, waits_s = table.compute_s, table.busy_s, table.flows, table.wait_s
+        compute_s, parts_private_s, starts_s, waits_s = table.seconds
         rest_s = max(0.0, one.compute_s - float(compute_s.sum()))
         background, num_flows = np.zeros(network.num_links), np.zeros(network.num_links)
         kinds: dict[object, FloatArray] = {}
@@ -395,16 +429,31 @@ class _PlayedPass:
                     private_s += sent.longest_s + sent.wait_s
                     waited_s += sent.wait_s
         num_flows = sum(kinds.values(), num_flows)
-        without_s = np.maximum(compute_s, busy.max(axis=1, initial=0.0) + waits_s)
-        beside_s = beside_background_s(busy, flows, background, num_flows)
-        with_s = np.maximum(compute_s, beside_s.max(axis=1, initial=0.0) + waits_s)
-        flight = in_flight(np.append(with_s, rest_s), busy, background, waited_s)
-        share = flight.on_links * one.data_share
-        window_s = one.compute_s * flight.share
+        alone_s = np.maximum(compute_s, table.busy_s.sum(axis=0).max(axis=1, initial=0.0))
+        duty = table.busy_s.sum(axis=1) / max(float(alone_s.sum()) + rest_s, 1e-300)
+        found: list[tuple[float, float, FloatArray, InFlight]] = []
+        for pace, (busy, flows) in enumerate(zip(table.busy_s, table.flows, strict=True)):
+            own_s, own_rest_s = compute_s * paces.share[pace], rest_s * paces.share[pace]
+            busy = busy * (1.0 + np.minimum(duty.sum(axis=0) - duty[pace], 1.0))
+            without_s = np.maximum(own_s, busy.max(axis=1, initial=0.0) + waits_s)
+            beside_s = beside_background_s(busy, flows, background, num_flows)
+            with_s = np.maximum(own_s, beside_s.max(axis=1, initial=0.0) + waits_s)
+            flight = in_flight(np.append(with_s, own_rest_s), busy, background, waited_s)
+            share = flight.on_links * one.data_share
+            part_s = without_s + share * (with_s - without_s)
+            found.append(
+                (float(part_s.sum()) + own_rest_s, float(paces.share[pace]), part_s, flight)
+            )
+        # The replica that is last exposes what it takes beyond the computation of the slowest.
+        total_s, slower, part_s, flight = max(found, key=itemgetter(0))
+        exposed_s = part_s - slower * compute_s
+        beyond_s = total_s - float(compute_s.sum()) - rest_s
+        scale = beyond_s / max(float(exposed_s.sum()), 1e-300) if slower < 1.0 else 1.0
         return cls(
-            table.axes, table.private_s, compute_s - table.start_s,
-            without_s + share * (with_s - without_s) - table.start_s, one.data_share, private_s,
-            float(background.max(initial=0.0)) + waited_s, window_s + flight.left_s,
+            table.axes, parts_private_s, compute_s - starts_s,
+            compute_s + scale * exposed_s - starts_s, one.data_share, private_s,
+            float(background.max(initial=0.0)) + waited_s,
+            one.compute_s * flight.share + flight.left_s,
         )  # fmt: skip
 
 
@@ -426,13 +475,11 @@ def _slowdown_of(axis: str, played: Sequence[_PlayedPass], own: float) -> float:
 
 
 class _Table(NamedTuple):
-    """Parts of a pass as columns, with a row for each; links are columns."""
+    """Parts of a pass as columns, with a row for each; links are columns, paces come first."""
 
     axes: Sequence[tuple[str, ...]]
-    compute_s: FloatArray
-    private_s: FloatArray
-    start_s: FloatArray
-    wait_s: FloatArray
+    seconds: FloatArray
+    """Computation, messages on private links, starts and waits of each part, (4, parts) [s]."""
     busy_s: FloatArray
     flows: FloatArray
 
@@ -440,14 +487,14 @@ class _Table(NamedTuple):
 class _Parts:
     """Parts of the operators of a pass, each with the messages that travel meanwhile."""
 
-    def __init__(self, num_links: int) -> None:
-        self._num_links = num_links
-        self._by_rounds: dict[object, list[tuple[str, Sending, UnitLoad, Network]]] = {}
+    def __init__(self, network: Network, paces: Paces) -> None:
+        self._network, self._paces = network, paces
+        self._by_rounds: dict[object, list[tuple[str, Sending, UnitLoad]]] = {}
 
-    def add(self, axis: str, sent: Sending, unit: UnitLoad, network: Network) -> None:
+    def add(self, axis: str, sent: Sending, unit: UnitLoad) -> None:
         """Add a message; those of the same rounds share their parts."""
         key = sent.rounds or len(self._by_rounds)
-        self._by_rounds.setdefault(key, []).append((axis, sent, unit, network))
+        self._by_rounds.setdefault(key, []).append((axis, sent, unit))
 
     def table(self) -> _Table:
         """Return all parts."""
@@ -455,35 +502,37 @@ class _Parts:
         axes, compute, private, start, wait, busy, flows = zip(*rows, strict=True) if rows else (
             ((),) * 7
         )  # fmt: skip
-        shape = len(rows), self._num_links
-        return _Table(
-            axes, *(np.array(one, dtype=float) for one in (compute, private, start, wait)),
-            np.array(busy).reshape(shape), np.array(flows).reshape(shape),
-        )  # fmt: skip
+        shape = len(rows), len(self._paces.share), self._network.num_links
+        seconds = np.array([compute, private, start, wait], dtype=float).reshape(4, len(rows))
+        busy_s, num_flows = (
+            np.array(each, dtype=float).reshape(shape).swapaxes(0, 1) for each in (busy, flows)
+        )
+        return _Table(axes, seconds, busy_s, num_flows)
 
     def _cut(
-        self, messages: Sequence[tuple[str, Sending, UnitLoad, Network]]
+        self, messages: Sequence[tuple[str, Sending, UnitLoad]]
     ) -> Iterator[tuple[tuple[str, ...], float, float, float, float, FloatArray, FloatArray]]:
         """Yield the parts of one operator: it is cut where a message begins or ends."""
         edges = {0.0, 1.0}
-        for _, sent, *_ in messages:
+        for _, sent, _ in messages:
             edges |= {round(sent.since, 9), round(sent.until, 9)}
-        compute_s = max(sent.beside_s for _, sent, *_ in messages)
+        compute_s = max(sent.beside_s for _, sent, _ in messages)
+        bandwidth = self._network.bandwidth_bytes_per_s
+        each = [(*row, *row[2].by_pace(self._paces, self._network)) for row in messages]
         for begin, end in pairwise(sorted(edges)):
-            busy, flows = np.zeros(self._num_links), np.zeros(self._num_links)
-            pairs: dict[str, FloatArray] = {}
+            busy = np.zeros((len(self._paces.share), len(bandwidth)))
+            flows, pairs = busy, dict[str, FloatArray]()
             start_s = wait_s = 0.0
-            for axis, sent, unit, network in messages:
+            for axis, sent, _, unit_busy, unit_flows in each:
                 share = min(end, sent.until) - max(begin, sent.since)
                 if share <= LEAST_SHARE:
                     continue
                 share = share / (sent.until - sent.since)
-                busy = busy + unit.busy_s * (sent.num_bytes * share)
+                busy = busy + unit_busy * (sent.num_bytes * share)
                 if sent.start_bytes:
-                    starts_s = unit.num_flows * (sent.start_bytes * share)
-                    busy = busy + starts_s / network.bandwidth_bytes_per_s
+                    busy = busy + unit_flows * (sent.start_bytes * share) / bandwidth
                     start_s = max(start_s, share * sent.start_s)
-                flows = flows + unit.num_flows
+                flows = flows + unit_flows
                 wait_s += share * sent.wait_s
                 private = sent.private_s * (sent.num_bytes * share)
                 pairs[axis] = pairs[axis] + private if axis in pairs else private

@@ -54,7 +54,7 @@ class InFlight(NamedTuple):
 def in_flight(
     part_s: FloatArray, alone_s: FloatArray, background_s: FloatArray, wait_s: float = 0.0
 ) -> InFlight:
-    """Return how long background traffic is in flight beside a pass.
+    """Return the part of a pass during which background traffic is in flight.
 
     A link that messages use for a of the t seconds of a part leaves t - a to the background, which
     needs b of it. So it is in flight for f = b / sum(t - a) of the pass, on the link with the most.

@@ -32,7 +32,9 @@ from meshwright.spec.system import SystemSpec
 from meshwright.topology.levels import network_of
 from meshwright.topology.network import Network
 from meshwright.wafer.contention import (
+    ONE_PACE,
     Contention,
+    Paces,
     RowGroups,
     StagePass,
     axis_loads,
@@ -203,7 +205,7 @@ def contention_of(
 def _contentions(
     problem: Problem, option_sets: Sequence[PlanOptions], network: AxisNetwork,
     places: Sequence[Ranks], params: HeldParams[FloatArray], physical: Network,
-    *, is_routed: bool = False,
+    works: Sequence[SharedWork] = (), *, is_routed: bool = False,
 ) -> list[Contention]:  # fmt: skip
     """Return the contention on the links for each row of a network, alone on its devices."""
     found, groups = [], RowGroups(network)
@@ -220,8 +222,25 @@ def _contentions(
             StagePass(ahead.compute_s, ahead.data_share),
             StagePass(back.compute_s, back.data_share),
         )
-        found.append(contention(list(loads), physical, is_routed=is_routed, passes=passes))
+        paces = paces_of(ranks, works[row], physical) if works else ONE_PACE
+        found.append(
+            contention(list(loads), physical, is_routed=is_routed, passes=passes, paces=paces)
+        )
     return found
+
+
+def paces_of(ranks: Ranks, work: SharedWork, physical: Network) -> Paces:
+    """Return the paces of data-parallel replicas; one where all have equal work."""
+    if work.is_equal and not np.ptp(work.speed):
+        return ONE_PACE
+    busy_s = work.share / np.maximum(work.speed, 1e-9)
+    inner = tuple(n for n, axis in enumerate(ranks.axes) if not axis.startswith("dp_"))
+    of_rank = np.broadcast_to(busy_s.max(axis=inner, keepdims=True), busy_s.shape)
+    of_rank = np.round(of_rank / of_rank.max(), 6)
+    share, number = np.unique(of_rank, return_inverse=True)
+    of_device = np.zeros(physical.num_devices, dtype=np.int64)
+    np.maximum.at(of_device, ranks.device.ravel(), number.ravel())
+    return Paces(of_device, share)
 
 
 def ranks_of(
@@ -284,8 +303,9 @@ def price_placed(
         of_each = [held[row] for row in rows]
     paced = problem.at_pace(*_paces(works)[:, :3].T)
     shared = _contentions(
-        paced, option_sets, network, places, stacked(of_each), physical, is_routed=is_routed
-    )
+        paced, option_sets, network, places, stacked(of_each), physical, works,
+        is_routed=is_routed,
+    )  # fmt: skip
     # Each way twice: on private links, and slowed down.
     number = len(rows)
     axes = dict.fromkeys(axis for entry in shared for axis in entry.slowdown)

@@ -12,7 +12,7 @@ from meshwright.base.errors import InfeasibleError
 from meshwright.collectives.group import Group, Span
 from meshwright.network.placement import block_ranks
 from meshwright.network.traffic import collective_pattern
-from meshwright.wafer.contention import AxisLoad, Sending, StagePass, _placed, contention
+from meshwright.wafer.contention import AxisLoad, Paces, Sending, StagePass, _placed, contention
 
 ON = {"overlaps": True}
 
@@ -62,6 +62,18 @@ def test_gradients_that_outlast_a_pass_have_the_links_to_themselves_then():
     gradients = load("dp_shard*cp", [(0, 1, 3.0)], yields=True, **ON)
     found = contention([streams, gradients], grid(1, 2), **beside(2.0))
     assert found.slowdown == {"tatp": 2.0, "dp_shard*cp": pytest.approx((2.0 + 1.0) / 3.0)}
+
+
+def test_replicas_of_unequal_pace_meet_by_chance_and_the_last_one_counts():
+    """Both send 2 s over one link in a pass; the slow one computes 8 s, the other 4 s. In step they
+    take 4 s each. Apart, each meets the other for 2 s in 12: 2 (1 + 1/6) s, after 8 s and 4 s."""
+    demands = [(0, 2, 2.0), (1, 2, 2.0)]
+    network = grid(1, 3)
+    together = contention([load("tp", demands)], network, **beside(8.0))
+    assert together.slowdown == {"tp": 2.0}
+    paces = Paces(np.array([1, 0, 0]), np.array([0.5, 1.0]))
+    apart = contention([load("tp", demands)], network, **beside(8.0), paces=paces)
+    assert apart.slowdown == {"tp": pytest.approx(1 + 1 / 6)}
 
 
 def test_axes_of_the_same_rounds_share_the_links_that_both_use():
