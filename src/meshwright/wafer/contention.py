@@ -171,9 +171,9 @@ class UnitLoad:
         hops, demands = self.routes.num_hops, self.demands
         cell = np.repeat(paces.of_device[demands.source], hops) * shape[1] + self.routes.links
         size = np.repeat(demands.num_bytes, hops)
-        carried, flows = (
-            np.bincount(cell, each, shape[0] * shape[1]).reshape(shape) for each in (size, size > 0)
-        )
+        number = shape[0] * shape[1]
+        carried = np.bincount(cell, size, number).astype(np.float64).reshape(shape)
+        flows = np.bincount(cell, size > 0, number).astype(np.float64).reshape(shape)
         return carried / network.bandwidth_bytes_per_s, flows
 
 
