@@ -328,7 +328,8 @@ class Collectives:
             found = CollectiveTime(tuple((fixed_s + start_s, slope) for _, fixed_s, slope in forms))
             found = found if len(ways) == 1 else found.thinned
             if self.network.slowdown:
-                free = Collectives(replace(self.network, slowdown={}), self.launch_s)
+                own = replace(self.network, slowdown=self.network.own_slowdown, own_slowdown={})
+                free = Collectives(own, self.launch_s)
                 found = replace(found, alone=free.time_over(kind, axis).forms)
             self._times[key] = found
         return self._times[key]
@@ -443,6 +444,8 @@ class AxisNetwork:
     slowdown: Mapping[str, Num] = field(default_factory=dict)
     """Slowdown of each axis: time on its links, which a placement shares, over that on private
     links; 1 where it is not named."""
+    own_slowdown: Mapping[str, Num] = field(default_factory=dict)
+    """Slowdown of each axis while no other sends: in detours, over slow links."""
     _known: dict[str, Columns] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def ways(self, axis: str) -> list[Columns]:

@@ -374,7 +374,7 @@ def price_each(
     first, link_of = groups_of([
         *(getattr(network.strategy, name) for name in (*AXES, "ep", "etp")),
         *network.placement.keys(AXES),
-        *map(numbered, network.slowdown.values()),
+        *map(numbered, (*network.slowdown.values(), *network.own_slowdown.values())),
     ])  # fmt: skip
     links = step_collectives(problem, take_rows(network, first))
     for layout, members in layouts.items():

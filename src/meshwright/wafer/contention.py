@@ -1,10 +1,10 @@
 """The effect of shared links on a placed plan: the loads of every axis, and its slowdown.
 
 Each axis alone: all its groups send at once, over the links between the devices that they really
-have. Then messages that overlap with computation share the links of one window: the backward pass
-of one micro-batch through a stage holds the streams of its layers, the gradients of data-parallel
-axes and the sends of the pipeline. Streams come first; the others get the rest. Messages that
-share a window are routed together, with a certificate.
+have. Then both passes of a micro-batch through a stage: parts of operators with the messages that
+travel beside them, and data-parallel messages as background of all of them
+(:mod:`~meshwright.wafer.fair_sharing`). Messages that overlap with computation are routed together,
+with a certificate.
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from types import MappingProxyType
+from itertools import pairwise
+from math import prod
+from operator import itemgetter
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, read_only
+from meshwright.base.arrays import FloatArray, IntArray, read_only
 from meshwright.base.compiled import as_written
 from meshwright.collectives.group import Group, Span, group_size
-from meshwright.collectives.registry import best_algorithm
+from meshwright.collectives.registry import best_algorithm, collective_algorithms
 from meshwright.cost.communication import AxisNetwork
 from meshwright.network.placement import AxisPlace, Ranks
 from meshwright.network.routing import Routes, default_routes, make_routes, xy_routes
@@ -40,7 +43,14 @@ from meshwright.network.traffic import (
 from meshwright.sharding.strategy import PlanOptions
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.system import NetworkLevel
+from meshwright.streams.forms import TensorStream, streams
 from meshwright.topology.network import Network
+from meshwright.wafer.fair_sharing import (
+    InFlight,
+    beside_background_s,
+    in_flight,
+    slowdown_of_parts,
+)
 from meshwright.wafer.messages import Message
 
 SMALL = 20_000
@@ -53,31 +63,81 @@ less time than to import numba."""
 
 
 @dataclass(frozen=True)
+class Sending:
+    """One message of an axis, sent by all its groups at once."""
+
+    demands: Demands
+    """For one byte of the full tensor on one rank."""
+    num_bytes: float
+    """Bytes of all its copies: one for each layer, say."""
+    private_s: FloatArray
+    """Seconds of each pair of members for a byte, on the links that the closed form gives it."""
+    rounds: str = ""
+    """Name of the operator that sends it in its rounds; empty: it travels alone."""
+    since: float = 0.0
+    until: float = 1.0
+    """Shares of the computation of the operator between which it travels [1]."""
+    beside_s: float = 0.0
+    """Computation of that operator, as often as the message is sent [s]."""
+    is_forward: bool = False
+    """It belongs to the forward pass."""
+    start_bytes: float = 0.0
+    """Bytes that starts of messages and latencies keep a link for."""
+    start_s: float = 0.0
+    """Seconds of these on a private link."""
+    wait_s: float = 0.0
+    """Seconds of the algorithm in which links are idle."""
+
+    @property
+    def longest_s(self) -> float:
+        """Seconds on private links, starts left out [s]."""
+        return self.num_bytes * float(self.private_s.max(initial=0.0))
+
+
+@dataclass(frozen=True)
 class AxisLoad:
-    """Messages of one axis in a window, over all its groups at once."""
+    """Messages of one axis in both passes of a micro-batch, over all its groups at once."""
 
     axis: str
-    messages: Sequence[tuple[str, Demands, float]]
-    """Name of the operator that sends each message in its rounds, or an empty one; its demands for
-    one byte; its bytes."""
-    private_s: float
-    """Seconds of the busiest pair, if each pair had the links that the closed form gives it."""
+    messages: Sequence[Sending]
     overlaps: bool
     """It overlaps with computation, and so with other axes."""
-    yields: bool
-    """Others that overlap with computation come first."""
-    meets: float = 0.0
-    """Share of the other messages of its rounds that pass while it travels; 0 where no other is in
-    its rounds."""
+    yields: bool = False
+    """It overlaps with the computation of a whole pass, not with that of one operator."""
+
+    @property
+    def private_s(self) -> float:
+        """Seconds of the busiest pair, if each pair had the links that the closed form gives it."""
+        seconds = [sent.private_s * sent.num_bytes for sent in self.messages]
+        return one_after_the_other_s(self.rounds, seconds)
+
+    @property
+    def rounds(self) -> Sequence[str]:
+        """Rounds of each message, those of both passes apart."""
+        return [f"{sent.is_forward} {sent.rounds}" * bool(sent.rounds) for sent in self.messages]
+
+    @property
+    def backward(self) -> Sequence[Sending]:
+        """Messages of the backward pass: the window whose links are looked at."""
+        return [message for message in self.messages if not message.is_forward]
 
     @property
     def demands(self) -> Demands:
-        """All that is sent."""
+        """All that is sent in the backward pass."""
         parts = [
-            replace(demands, num_bytes=demands.num_bytes * size)
-            for _, demands, size in self.messages
+            replace(sent.demands, num_bytes=sent.demands.num_bytes * sent.num_bytes)
+            for sent in self.backward
         ]
         return replace(joined_demands(parts), operation_names=(self.axis,) * len(parts))
+
+
+@dataclass(frozen=True)
+class StagePass:
+    """Computation of one pass of a micro-batch, and the number of passes with background."""
+
+    compute_s: float = 0.0
+    data_share: float = 0.0
+    """Share of the micro-batches with data-parallel messages in this pass [1]."""
 
 
 def one_after_the_other_s(rounds: Sequence[str], busy_s: Sequence[FloatArray]) -> float:
@@ -100,6 +160,39 @@ class UnitLoad:
     routes: Routes
     busy_s: FloatArray
     """Busy time of each link, for a byte of the message [s]."""
+    num_flows: FloatArray
+    """Messages on each link [1]."""
+
+    def by_pace(self, paces: Paces, network: Network) -> tuple[FloatArray, FloatArray]:
+        """Return the busy times and the messages of each link, by pace of their sender."""
+        shape = len(paces.share), network.num_links
+        if shape[0] == 1:
+            return self.busy_s[None], self.num_flows[None]
+        hops, demands = self.routes.num_hops, self.demands
+        cell = np.repeat(paces.of_device[demands.source], hops) * shape[1] + self.routes.links
+        size = np.repeat(demands.num_bytes, hops)
+        number = shape[0] * shape[1]
+        carried = np.bincount(cell, size, number).astype(np.float64).reshape(shape)
+        flows = np.bincount(cell, size > 0, number).astype(np.float64).reshape(shape)
+        return carried / network.bandwidth_bytes_per_s, flows
+
+
+@dataclass(frozen=True)
+class Paces:
+    """Replicas of unequal pace: they run apart, and their messages meet by chance."""
+
+    of_device: IntArray
+    """Number of the pace of each device."""
+    share: FloatArray
+    """Computation of each pace over that of the slowest one [1]."""
+
+
+ONE_PACE = Paces(np.zeros(0, dtype=np.int64), np.ones(1))
+
+
+def _unit(network: Network, demands: Demands, routes: Routes) -> UnitLoad:
+    flows = routes.link_load_bytes((demands.num_bytes > 0).astype(np.float64), network)
+    return UnitLoad(demands, routes, busy_s(routes, demands, network), flows)
 
 
 _UNITS: WeakKeyDictionary[Network, dict[int, UnitLoad]] = WeakKeyDictionary()
@@ -121,7 +214,7 @@ def unit_load(network: Network, demands: Demands) -> UnitLoad:
         has_few_trees = bool(network.grid_shape) or network.num_links * num_trees <= SMALL_TREES
         with as_written() if has_few_trees else nullcontext():
             routes = default_routes(network, demands)
-        known[id(demands)] = UnitLoad(demands, routes, busy_s(routes, demands, network))
+        known[id(demands)] = _unit(network, demands, routes)
     return known[id(demands)]
 
 
@@ -131,6 +224,8 @@ class Contention:
 
     slowdown: Mapping[str, float]
     """Slowdown by axis: time on the shared links over the closed form; at least 1."""
+    own_slowdown: Mapping[str, float]
+    """Slowdown of each axis if the others sent nothing."""
     busy_s: Mapping[str, FloatArray]
     """Busy time of each link in the window, by axis [s]."""
     detour: Mapping[str, float]
@@ -155,8 +250,9 @@ class Contention:
 
 
 def contention(
-    loads: Sequence[AxisLoad], network: Network, *, is_routed: bool = False
-) -> Contention:
+    loads: Sequence[AxisLoad], network: Network, *, is_routed: bool = False,
+    passes: tuple[StagePass, StagePass] = (StagePass(), StagePass()), paces: Paces = ONE_PACE,
+) -> Contention:  # fmt: skip
     """Return the loads of the links, and the slowdown of each axis over private links.
 
     Messages take the dimension order, or the shortest path where links are missing.
@@ -166,31 +262,33 @@ def contention(
     is_routed
         Whether messages that overlap with computation are routed to relieve the busiest link, where
         a bound does not prove the default routes best. The certificate is worked out only then.
+    passes
+        The forward and the backward pass of a micro-batch.
     """
     units = {
-        load.axis: [unit_load(network, demands) for _, demands, _ in load.messages]
-        for load in loads
+        load.axis: [unit_load(network, sent.demands) for sent in load.messages] for load in loads
     }
-    together = [load for load in loads if load.overlaps]
+    together = [load for load in loads if load.overlaps and load.backward]
     certificate, detour = None, {}
     anew: Mapping[str, Routes] = {}
     none = np.zeros(network.num_links)
-    each = {
-        load.axis: [
-            unit.busy_s * size
-            for unit, (_, _, size) in zip(units[load.axis], load.messages, strict=True)
-        ]
-        for load in loads
-    }
     if together and is_routed:
         known = _ROUTED.setdefault(network, {})
         key = tuple(
-            (load.axis, id(demands), size)
+            (load.axis, id(sent.demands), sent.num_bytes)
             for load in together
-            for _, demands, size in load.messages
+            for sent in load.backward
         )
         if key not in known:
-            default_s = sum((busy for load in together for busy in each[load.axis]), none)
+            default_s = sum(
+                (
+                    unit.busy_s * sent.num_bytes
+                    for load in together
+                    for unit, sent in zip(units[load.axis], load.messages, strict=True)
+                    if not sent.is_forward
+                ),
+                none,
+            )
             known[key] = _routed(network, together, float(default_s.max(initial=0.0)))
         anew, certificate = known[key]
     for load in together:
@@ -198,39 +296,42 @@ def contention(
             continue
         demands, routes = load.demands, anew[load.axis]
         byte_hops = sum(
-            float((unit.routes.num_hops * unit.demands.num_bytes).sum()) * size
-            for unit, (_, _, size) in zip(units[load.axis], load.messages, strict=True)
+            float((unit.routes.num_hops * unit.demands.num_bytes).sum()) * sent.num_bytes
+            for unit, sent in zip(units[load.axis], load.messages, strict=True)
+            if not sent.is_forward
         )
         if byte_hops:
             detour[load.axis] = float((routes.num_hops * demands.num_bytes).sum()) / byte_hops
-        ends = np.cumsum([len(one) for _, one, _ in load.messages])
-        each[load.axis] = [
-            busy_s(
-                make_routes(routes.of(row) for row in range(end - len(one), end)),
-                replace(one, num_bytes=one.num_bytes * size),
-                network,
+        ends = np.cumsum([len(sent.demands) for sent in load.backward])
+        taken = {
+            id(sent.demands): _unit(
+                network, sent.demands,
+                make_routes(routes.of(row) for row in range(end - len(sent.demands), end)),
             )
-            for (_, one, size), end in zip(load.messages, ends.tolist(), strict=True)
+            for sent, end in zip(load.backward, ends.tolist(), strict=True)
+        }  # fmt: skip
+        units[load.axis] = [
+            taken.get(id(sent.demands), unit)
+            for unit, sent in zip(units[load.axis], load.messages, strict=True)
         ]
-    busy = {axis: sum(parts, none) for axis, parts in each.items()}
-    overlapping = sum((busy[load.axis] for load in together), np.zeros(network.num_links))
-    meeting = sum((busy[load.axis] for load in loads if load.meets), np.zeros(network.num_links))
-    slowdown = {}
-    for load in loads:
-        alone = busy[load.axis]
-        if load.overlaps and load.yields:
-            seconds = float(overlapping[alone > 0].max(initial=0.0))
-        elif load.meets:
-            seconds = float((alone + load.meets * (meeting - alone))[alone > 0].max(initial=0.0))
-        else:
-            rounds = [name for name, *_ in load.messages]
-            seconds = one_after_the_other_s(rounds, each[load.axis])
-        slowdown[load.axis] = max(1.0, seconds / load.private_s)
+    busy = {
+        load.axis: sum(
+            (
+                unit.busy_s * sent.num_bytes
+                for unit, sent in zip(units[load.axis], load.messages, strict=True)
+                if not sent.is_forward
+            ),
+            none,
+        )
+        for load in loads
+    }
+    slowdown, own = _slowdowns(loads, units, busy, network, passes, paces)
     return Contention(
         slowdown,
+        own,
         busy,
         detour,
-        num_routes=sum(len(demands) for load in loads for _, demands, _ in load.messages),
+        num_routes=sum(len(sent.demands) for load in loads for sent in load.backward),
         certificate=certificate,
         routed=(
             *((load.demands, anew[load.axis]) for load in together if load.axis in anew),
@@ -238,6 +339,210 @@ def contention(
         ),
         network=network,
     )
+
+
+def _slowdowns(
+    loads: Sequence[AxisLoad], units: Mapping[str, Sequence[UnitLoad]],
+    busy: Mapping[str, FloatArray], network: Network, passes: tuple[StagePass, StagePass],
+    paces: Paces,
+) -> tuple[dict[str, float], dict[str, float]]:  # fmt: skip
+    """Return the slowdown of each axis, and that without the messages of others."""
+    own = {load.axis: _own_slowdown(load, units[load.axis]) for load in loads}
+    found = dict(own)
+    data = [load for load in loads if load.yields and load.overlaps and load.axis != "pp"]
+    beside = [load for load in loads if not load.yields]
+    played = [
+        _PlayedPass.of(is_forward, one, beside, data, units, network, paces)
+        for is_forward, one in zip((True, False), passes, strict=True)
+    ]
+    for load in beside:
+        if load.messages:
+            found[load.axis] = _slowdown_of(load.axis, played, own[load.axis])
+    private_s = sum(one.data_private_s * one.data_share for one in played)
+    if private_s:
+        shared_s = sum(one.data_s * one.data_share for one in played)
+        alone_s = sum(one.data_own_s * one.data_share for one in played)
+        for load in data:
+            found[load.axis] = own[load.axis] * max(1.0, shared_s / max(alone_s, 1e-300))
+    overlapping = sum(
+        (busy[load.axis] for load in loads if load.overlaps), np.zeros(network.num_links)
+    )
+    for load in loads:
+        if load.axis == "pp" and load.overlaps:
+            seconds = float(overlapping[busy["pp"] > 0].max(initial=0.0))
+            found["pp"] = max(1.0, seconds / sum(sent.longest_s for sent in load.messages))
+    return found, own
+
+
+def _own_slowdown(load: AxisLoad, units: Sequence[UnitLoad]) -> float:
+    """Return the time of the messages of an axis alone over that on private links."""
+    waits_s = sum(sent.wait_s for sent in load.messages)
+    busy = [u.busy_s * s.num_bytes for u, s in zip(units, load.messages, strict=True)]
+    shared_s = one_after_the_other_s(load.rounds, busy)
+    return max(1.0, (shared_s + waits_s) / (load.private_s + waits_s))
+
+
+@dataclass(frozen=True)
+class _PlayedPass:
+    """The parts of one pass of a micro-batch in time, with data-parallel messages beside them."""
+
+    axes: Sequence[tuple[str, ...]]
+    """Axes that send in each part."""
+    private_s: FloatArray
+    """Messages of each part on private links [s]."""
+    hidden_s: FloatArray
+    """Computation of each part beyond starts of messages [s]."""
+    part_s: FloatArray
+    """Each part on shared links, starts of messages left out [s]."""
+    data_share: float
+    data_private_s: float
+    """Data-parallel messages on private links [s]."""
+    data_own_s: float
+    """Data-parallel messages on their links without others [s]."""
+    data_s: float
+    """Time for which they are in flight [s]."""
+
+    @classmethod
+    def of(
+        cls, is_forward: bool, one: StagePass, beside: Sequence[AxisLoad],
+        data: Sequence[AxisLoad], units: Mapping[str, Sequence[UnitLoad]], network: Network,
+        paces: Paces,
+    ) -> _PlayedPass:  # fmt: skip
+        """Return the parts of a pass of all axes."""
+        parts = _Parts(network, paces)
+        for load in beside:
+            for sent, unit in zip(load.messages, units[load.axis], strict=True):
+                if sent.is_forward is is_forward:
+                    parts.add(load.axis, sent, unit)
+        table = parts.table()
+        compute_s, parts_private_s, starts_s, waits_s = table.seconds
+        rest_s = max(0.0, one.compute_s - float(compute_s.sum()))
+        background, num_flows = np.zeros(network.num_links), np.zeros(network.num_links)
+        kinds: dict[object, FloatArray] = {}
+        private_s = waited_s = 0.0
+        for load in data:
+            for sent, unit in zip(load.messages, units[load.axis], strict=True):
+                if sent.is_forward is is_forward:
+                    background = background + unit.busy_s * sent.num_bytes
+                    same = kinds.get(sent.rounds, num_flows)
+                    kinds[sent.rounds] = np.maximum(same, unit.num_flows)
+                    private_s += sent.longest_s + sent.wait_s
+                    waited_s += sent.wait_s
+        num_flows = sum(kinds.values(), num_flows)
+        alone_s = np.maximum(compute_s, table.busy_s.sum(axis=0).max(axis=1, initial=0.0))
+        duty = table.busy_s.sum(axis=1) / max(float(alone_s.sum()) + rest_s, 1e-300)
+        found: list[tuple[float, float, FloatArray, InFlight]] = []
+        for pace, (busy, flows) in enumerate(zip(table.busy_s, table.flows, strict=True)):
+            own_s, own_rest_s = compute_s * paces.share[pace], rest_s * paces.share[pace]
+            busy = busy * (1.0 + np.minimum(duty.sum(axis=0) - duty[pace], 1.0))
+            without_s = np.maximum(own_s, busy.max(axis=1, initial=0.0) + waits_s)
+            beside_s = beside_background_s(busy, flows, background, num_flows)
+            with_s = np.maximum(own_s, beside_s.max(axis=1, initial=0.0) + waits_s)
+            flight = in_flight(np.append(with_s, own_rest_s), busy, background, waited_s)
+            share = flight.on_links * one.data_share
+            part_s = without_s + share * (with_s - without_s)
+            found.append(
+                (float(part_s.sum()) + own_rest_s, float(paces.share[pace]), part_s, flight)
+            )
+        # The replica that is last exposes what it takes beyond the computation of the slowest.
+        total_s, slower, part_s, flight = max(found, key=itemgetter(0))
+        exposed_s = part_s - slower * compute_s
+        beyond_s = total_s - float(compute_s.sum()) - rest_s
+        scale = beyond_s / max(float(exposed_s.sum()), 1e-300) if slower < 1.0 else 1.0
+        return cls(
+            table.axes, parts_private_s, compute_s - starts_s,
+            compute_s + scale * exposed_s - starts_s, one.data_share, private_s,
+            float(background.max(initial=0.0)) + waited_s,
+            one.compute_s * flight.share + flight.left_s,
+        )  # fmt: skip
+
+
+def _slowdown_of(axis: str, played: Sequence[_PlayedPass], own: float) -> float:
+    """Return the slowdown at which the parts with messages of an axis take as long as played."""
+    rows = [[axis in axes for axes in one.axes] for one in played]
+    private_s, compute_s, part_s = (
+        np.concatenate([getattr(one, name)[mask] for one, mask in zip(played, rows, strict=True)])
+        for name in ("private_s", "hidden_s", "part_s")
+    )
+    sends = private_s > 0
+    if not sends.any():
+        return 1.0
+    total_s = float(part_s[sends].sum())
+    slowdown = slowdown_of_parts(total_s, private_s[sends], compute_s[sends])
+    if total_s <= float(compute_s[sends].sum()) * (1.0 + PROVEN):
+        slowdown = min(slowdown, own)
+    return max(1.0, slowdown)
+
+
+class _Table(NamedTuple):
+    """Parts of a pass as columns, with a row for each; links are columns, paces come first."""
+
+    axes: Sequence[tuple[str, ...]]
+    seconds: FloatArray
+    """Computation, messages on private links, starts and waits of each part, (4, parts) [s]."""
+    busy_s: FloatArray
+    flows: FloatArray
+
+
+class _Parts:
+    """Parts of the operators of a pass, each with the messages that travel meanwhile."""
+
+    def __init__(self, network: Network, paces: Paces) -> None:
+        self._network, self._paces = network, paces
+        self._by_rounds: dict[object, list[tuple[str, Sending, UnitLoad]]] = {}
+
+    def add(self, axis: str, sent: Sending, unit: UnitLoad) -> None:
+        """Add a message; those of the same rounds share their parts."""
+        key = sent.rounds or len(self._by_rounds)
+        self._by_rounds.setdefault(key, []).append((axis, sent, unit))
+
+    def table(self) -> _Table:
+        """Return all parts."""
+        rows = [row for messages in self._by_rounds.values() for row in self._cut(messages)]
+        axes, compute, private, start, wait, busy, flows = zip(*rows, strict=True) if rows else (
+            ((),) * 7
+        )  # fmt: skip
+        shape = len(rows), len(self._paces.share), self._network.num_links
+        seconds = np.array([compute, private, start, wait], dtype=float).reshape(4, len(rows))
+        busy_s, num_flows = (
+            np.array(each, dtype=float).reshape(shape).swapaxes(0, 1) for each in (busy, flows)
+        )
+        return _Table(axes, seconds, busy_s, num_flows)
+
+    def _cut(
+        self, messages: Sequence[tuple[str, Sending, UnitLoad]]
+    ) -> Iterator[tuple[tuple[str, ...], float, float, float, float, FloatArray, FloatArray]]:
+        """Yield the parts of one operator: it is cut where a message begins or ends."""
+        edges = {0.0, 1.0}
+        for _, sent, _ in messages:
+            edges |= {round(sent.since, 9), round(sent.until, 9)}
+        compute_s = max(sent.beside_s for _, sent, _ in messages)
+        bandwidth = self._network.bandwidth_bytes_per_s
+        each = [(*row, *row[2].by_pace(self._paces, self._network)) for row in messages]
+        for begin, end in pairwise(sorted(edges)):
+            busy = np.zeros((len(self._paces.share), len(bandwidth)))
+            flows, pairs = busy, dict[str, FloatArray]()
+            start_s = wait_s = 0.0
+            for axis, sent, _, unit_busy, unit_flows in each:
+                share = min(end, sent.until) - max(begin, sent.since)
+                if share <= LEAST_SHARE:
+                    continue
+                share = share / (sent.until - sent.since)
+                busy = busy + unit_busy * (sent.num_bytes * share)
+                if sent.start_bytes:
+                    busy = busy + unit_flows * (sent.start_bytes * share) / bandwidth
+                    start_s = max(start_s, share * sent.start_s)
+                flows = flows + unit_flows
+                wait_s += share * sent.wait_s
+                private = sent.private_s * (sent.num_bytes * share)
+                pairs[axis] = pairs[axis] + private if axis in pairs else private
+            longest_s = max((float(one.max()) for one in pairs.values()), default=0.0) + wait_s
+            seconds = compute_s * max(0.0, min(end, 1.0) - begin)
+            yield tuple(pairs), seconds, longest_s, start_s, wait_s, busy, flows
+
+
+LEAST_SHARE = 1e-8
+"""Share of a computation below which two ends are the same [1]."""
 
 
 def _routed(
@@ -288,50 +593,86 @@ def busy_s(routes: Routes, demands: Demands, network: Network) -> FloatArray:
 
 
 def axis_loads(
-    messages: Sequence[tuple[Message, float]],
-    plan_options: PlanOptions,
-    groups: RowGroups,
-    ranks: Ranks,
-    row: int = 0,
-    *,
+    messages: Sequence[tuple[Message, float]], plan_options: PlanOptions, groups: RowGroups,
+    ranks: Ranks, row: int = 0, *, forward: Sequence[tuple[Message, float]] = (),
     yielding: Sequence[str] = (),
-    meeting: Mapping[str, float] = MappingProxyType({}),
-) -> Iterator[AxisLoad]:
+) -> Iterator[AxisLoad]:  # fmt: skip
     """Yield the load of each axis that sends some of the messages, each with its count.
 
     Parameters
     ----------
+    messages, forward
+        Messages of the backward and of the forward pass.
     groups
         The groups of columns of strategies, as the closed form sees them.
     row
         The strategy in those columns.
     yielding
-        Axes that wait for others where both overlap with computation.
-    meeting
-        Axes along which tensors travel in the same rounds, each with its ``AxisLoad.meets``.
+        Axes that overlap with the computation of whole passes.
     """
-    for axis in dict.fromkeys(message.axis for message, _ in messages):
+    every = [(*sent, False) for sent in messages] + [(*sent, True) for sent in forward]
+    for axis in dict.fromkeys(message.axis for message, *_ in every):
         group = groups.of(axis, row)
         if group_size(group) < 2:
             continue
         place = ranks.place(axis)
-        sent: list[tuple[str, Demands, float]] = []
-        pairs_s: list[FloatArray] = []
+        sent: list[Sending] = []
         overlaps = False
-        for message, times in messages:
+        for message, times, is_forward in every:
             if message.axis != axis:
                 continue
             pattern = message_pattern(
                 message, plan_options, group, is_side_by_side=joins_grids(groups.network.levels)
             )
-            num_bytes = message.num_bytes * times
-            sent.append((message.rounds, _placed(pattern, axis, place), num_bytes))
-            pairs_s.append(pair_s(pattern, group) * num_bytes)
+            private_s = pair_s(pattern, group)
+            start_bytes = start_s = wait_s = 0.0
+            if message.is_stream:
+                name = stream_of(plan_options, group)
+                start_bytes = times * stream_rounds(streams[name], group, message.num_chunks)[2]
+                start_s = start_bytes / min(
+                    s.bandwidth_bytes_per_s for s in group.spans if s.size > 1
+                )
+            elif message.kind is not CollectiveKind.SEND:
+                wait_s = times * message.num_bytes * idle_s_per_byte(message, group, private_s)
+            in_rounds = message.overlaps and message.rounds
+            kind = str(message.kind) if axis in yielding else ""
+            sent.append(
+                Sending(
+                    _placed(pattern, axis, place), message.num_bytes * times, private_s,
+                    message.rounds if in_rounds else kind, message.since, message.until,
+                    message.beside_s * times if in_rounds else 0.0, is_forward,
+                    start_bytes, start_s, wait_s,
+                )
+            )  # fmt: skip
             overlaps = overlaps or bool(message.overlaps)
-        rounds = [name for name, *_ in sent]
-        private_s = one_after_the_other_s(rounds, pairs_s)
-        yields, meets = axis in yielding, meeting.get(axis, 0.0)
-        yield AxisLoad(axis, sent, private_s, overlaps, yields, meets)
+        yield AxisLoad(axis, sent, overlaps, axis in yielding)
+
+
+def idle_s_per_byte(message: Message, group: Group[float], private_s: FloatArray) -> float:
+    """Return the seconds a byte of a collective in which even its busiest link is idle [s/B]."""
+    name = best_algorithm(message.kind, message.num_bytes, group)
+    _, s_per_byte = collective_algorithms[name].affine(group)
+    return max(0.0, float(s_per_byte) - float(private_s.max(initial=0.0)))
+
+
+def stream_rounds(
+    stream: TensorStream, group: Group[float], num_chunks: float
+) -> tuple[float, float, float]:
+    """Return the cost of N - 1 rounds of a stream: fixed [s], for each byte [s], fixed bytes.
+
+    Latencies of one hop and the start of each chunk keep the link; those of further hops are waited
+    for, and each takes a chunk as long as the first, because relays store chunks whole.
+    """
+    crossed = [span for span in group.spans if span.size > 1]
+    members = prod(span.size for span in crossed)
+    slowest = min(span.bandwidth_bytes_per_s for span in crossed)
+    starts = [span.message_half_bytes / span.bandwidth_bytes_per_s for span in crossed]
+    latency_s = max(span.latency_s for span in crossed)
+    rounds, more_hops = members - 1.0, float(stream.num_hops(members)) - 1.0
+    hops = 1.0 + more_hops / num_chunks
+    s_per_byte = rounds * hops / (members * float(stream.num_parts(members)) * slowest)
+    fixed_bytes = rounds * (num_chunks * max(starts) + latency_s) * slowest
+    return rounds * more_hops * (max(starts) + latency_s), s_per_byte, fixed_bytes
 
 
 @lru_cache(maxsize=8192)

@@ -1,4 +1,4 @@
-"""Computation and messages of the devices of a plan, in order: in a pass, in a window, in a step.
+"""Computation and messages of the devices of a plan, in order: in a pass, in a step.
 
 The same operators and collectives that :mod:`~meshwright.cost.layer` adds up, kept apart: for
 link loads, and for a simulation of the step.
@@ -16,7 +16,7 @@ from meshwright.base.arrays import FloatArray, Mask, N, Num, number_at, take_row
 from meshwright.cost.communication import AxisNetwork, is_overlapped
 from meshwright.cost.layer import PricedPiece, layout_of, op_cost, streamed_blocks
 from meshwright.cost.operator import DeviceRates, OpCost, exposed_launch_s
-from meshwright.cost.pipeline import send_bytes
+from meshwright.cost.pipeline import micro_batches, send_bytes
 from meshwright.cost.problem import Problem
 from meshwright.cost.streaming import ROWS, call_word_bytes
 from meshwright.graph.op import Op, OpKind, Phase
@@ -58,17 +58,20 @@ class MessageOf(Generic[N]):
     """Messages that each sub-tensor of a stream is cut into."""
     is_later: bool = False
     """It carries a weight gradient, which a schedule may put off with its computation."""
+    beside_s: N | float = 0.0
+    """Computation of the operator in whose rounds it travels [s]."""
 
     def of(self, row: int = 0) -> Message:
         """Return the message of one strategy of the columns."""
         overlaps = bool(number_at(1.0 * np.asarray(self.overlaps), row))
         size = number_at(self.num_bytes, row)
-        since, until, num_chunks = (
-            number_at(number, row) for number in (self.since, self.until, self.num_chunks)
+        since, until, num_chunks, beside_s = (
+            number_at(number, row)
+            for number in (self.since, self.until, self.num_chunks, self.beside_s)
         )
         return Message(
             self.axis, self.kind, size, overlaps, self.is_stream, self.rounds, since, until,
-            num_chunks, self.is_later,
+            num_chunks, self.is_later, beside_s,
         )  # fmt: skip
 
 
@@ -265,8 +268,16 @@ def _messages(
                 call.axis, call.kind, num_bytes, overlaps, call.streamed, rounds, since, until,
                 chunks if call.streamed else 1.0,
                 is_later=call.of_weight and call.kind is CollectiveKind.REDUCE_SCATTER,
+                beside_s=_seconds(step, is_forward=is_forward or again) if in_rounds else 0.0,
             )  # fmt: skip
     yield from together.values()
+
+
+def _seconds(step: _OperatorStep, *, is_forward: bool) -> Num:
+    """Return the computation of an operator in one pass [s]."""
+    cost = step.cost
+    seconds = cost.forward_s if is_forward else cost.input_gradient_s + cost.weight_gradient_s
+    return seconds * step.is_taken
 
 
 def _rounds_of(step: _OperatorStep, call: CollectiveCall) -> tuple[Num, Num]:
@@ -300,48 +311,114 @@ def _passed(steps: Sequence[_OperatorStep], *, is_forward: bool) -> Iterator[Mes
         yield from _messages(step, is_forward=is_forward)
 
 
-def window_messages(
+@dataclass(frozen=True)
+class PassWindow:
+    """One pass of a micro-batch through a stage: its computation, and the messages beside it."""
+
+    messages: Sent
+    """Messages of the layers and edges."""
+    compute_s: float
+    """Computation, and waits for kernels [s]."""
+    data: Sent
+    """Data-parallel messages."""
+    data_share: float
+    """Share of the micro-batches with data-parallel messages in this pass [1]."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """Both passes of a micro-batch through a stage."""
+
+    forward: PassWindow
+    backward: PassWindow
+    between: Sent
+    """Messages to the next stage and to the one before."""
+
+
+def stage_windows(
     problem: Problem, option_sets: Sequence[PlanOptions], network: AxisNetwork,
     params: HeldParams[FloatArray],
-) -> list[Sent]:  # fmt: skip
-    """Return the messages of one stage in the backward pass of a micro-batch, each with its count.
+) -> list[Window]:  # fmt: skip
+    """Return both passes of a micro-batch through a stage, for each row of the network.
 
-    They include the sums of gradients, and the gathering of dropped weights. One list for each row
-    of the network; those of equal layers are worked out together.
+    Rows of equal layers are worked out together.
 
     Parameters
     ----------
+    problem
+        Its pace may have a row for each of the network.
     option_sets
         Plan options of each row.
     params
         Columns with one entry for each row.
     """
-    found: list[Sent] = [[] for _ in option_sets]
+    found: dict[int, Window] = {}
     layouts: dict[PlanOptions, dict[PlanOptions, list[int]]] = {}
     for row, plan_options in enumerate(option_sets):
         layout = replace(layout_of(plan_options), recompute=plan_options.recompute)
         layouts.setdefault(layout, {}).setdefault(plan_options, []).append(row)
     for layout, members in layouts.items():
         rows = [row for own in members.values() for row in own]
-        part = take_rows(network, rows)
-        pieces = list(_steps(problem, layout, part, problem.rates))
-        columns = list(_layer_messages(problem, part.strategy, pieces, 1.0, is_forward=False))
-        for place, row in enumerate(rows):
-            found[row] += _of_row(columns, place)
+        part, paced = take_rows(network, rows), problem.of_rows(np.array(rows))
+        pieces = list(_steps(paced, layout, part, paced.rates))
+        counts = _counts(problem, part.strategy)
+        columns = [
+            [
+                (replace(message, rounds=message.rounds and f"{message.rounds} {kind}"), count)
+                for kind, (piece, count) in enumerate(zip(pieces, counts, strict=True))
+                for message in _passed(piece, is_forward=is_forward)
+            ]
+            for is_forward in (True, False)
+        ]
+        seconds = [
+            sum(
+                count * _pass_s(piece, paced.rates, is_forward=is_forward)
+                for piece, count in zip(pieces, counts, strict=True)
+            )
+            for is_forward in (True, False)
+        ]
+        places = {row: place for place, row in enumerate(rows)}
         for plan_options, own in members.items():
             strategy = take_rows(network.strategy, own)
             held = take_rows(params, own)
             gather, scatter, sums = data_messages(problem, plan_options, strategy, held)
-            drops = plan_options.zero_stage == 3 and plan_options.reshard_after_forward
-            once: list[tuple[MessageOf[Num], Num]] = [
-                (message, 1.0)
-                for messages in (scatter, sums, gather if drops else ())
-                for message in messages
+            stage, number = plan_options.zero_stage, micro_batches(problem, strategy)
+            drops = stage == 3 and plan_options.reshard_after_forward
+            data = [
+                [(message, 1.0) for message in gather],
+                [(m, 1.0) for part in (scatter, sums, gather if drops else ()) for m in part],
             ]
-            once.append(_pipeline_message(problem, plan_options, strategy, 1.0))
+            each = [stage == 3, stage >= 2]
+            between = [_pipeline_message(problem, plan_options, strategy, 1.0)]
             for place, row in enumerate(own):
-                found[row] += _of_row(once, place)
-    return found
+                forward, backward = (
+                    PassWindow(
+                        _of_row(columns[way], places[row]),
+                        number_at(seconds[way], places[row]),
+                        _of_row(data[way], place),
+                        1.0 if each[way] else 1.0 / number_at(number, place),
+                    )
+                    for way in (0, 1)
+                )
+                found[row] = Window(forward, backward, _of_row(between, place))
+    return [found[row] for row in range(len(option_sets))]
+
+
+def _counts(problem: Problem, strategy: StrategyColumns) -> list[Num]:
+    """Return the pieces of each kind in a stage, on average: layers, embedding and head."""
+    pattern, kinds = problem.model.layer_pattern, range(len(problem.graph.layers))
+    return [number / strategy.pp for number in (*map(pattern.count, kinds), 1.0, 1.0)]
+
+
+def _pass_s(steps: Sequence[_OperatorStep], rates: DeviceRates, *, is_forward: bool) -> Num:
+    """Return the computation of a piece in one pass, recomputation and launches included [s]."""
+    again = () if is_forward else [step for step in steps if step.is_repeated]
+    kernels = "forward_kernels" if is_forward else "backward_kernels"
+    seconds = sum(_seconds(step, is_forward=is_forward) for step in steps)
+    seconds = seconds + sum(_seconds(step, is_forward=True) for step in again)
+    number = sum(getattr(step.cost, kernels) * step.is_taken for step in steps)
+    number = number + sum(step.cost.forward_kernels * step.is_taken for step in again)
+    return seconds + exposed_launch_s(seconds, number, rates)
 
 
 def _of_row(columns: Sequence[tuple[MessageOf[Num], Num]], row: int) -> Sent:

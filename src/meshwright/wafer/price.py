@@ -25,20 +25,27 @@ from meshwright.sharding.strategy import (
     PlanOptions,
     Strategy,
     StrategyColumns,
-    Streamed,
     stack,
     take,
 )
 from meshwright.spec.system import SystemSpec
 from meshwright.topology.levels import network_of
 from meshwright.topology.network import Network
-from meshwright.wafer.contention import Contention, RowGroups, axis_loads, contention
+from meshwright.wafer.contention import (
+    ONE_PACE,
+    Contention,
+    Paces,
+    RowGroups,
+    StagePass,
+    axis_loads,
+    contention,
+)
 from meshwright.wafer.messages import (
     DATA_AXES,
     EXPERT_DATA_AXES,
     HeldParams,
+    stage_windows,
     step_messages,
-    window_messages,
 )
 from meshwright.wafer.power import DieEnergy, die_energy, least_regional_s
 
@@ -199,24 +206,42 @@ def contention_of(
 def _contentions(
     problem: Problem, option_sets: Sequence[PlanOptions], network: AxisNetwork,
     places: Sequence[Ranks], params: HeldParams[FloatArray], physical: Network,
-    *, is_routed: bool = False,
+    works: Sequence[SharedWork] = (), *, is_routed: bool = False,
 ) -> list[Contention]:  # fmt: skip
     """Return the contention on the links for each row of a network, alone on its devices."""
     found, groups = [], RowGroups(network)
-    every = window_messages(problem, option_sets, network, params)
-    for row, (plan_options, ranks, messages) in enumerate(
+    every = stage_windows(problem, option_sets, network, params)
+    for row, (plan_options, ranks, window) in enumerate(
         zip(option_sets, places, every, strict=True)
     ):
-        # Where both tensors stream, tp and tatp have the same rounds: of N sub-weights N - 1 are
-        # sent, one together with all that passes along the rows.
-        tatp, meeting = float(network.strategy.tatp[row]), {}
-        if plan_options.streamed is Streamed.BOTH and tatp > 1:
-            meeting = {"tp": 1.0 / (tatp - 1.0), "tatp": 1.0}
+        ahead, back = window.forward, window.backward
         loads = axis_loads(
-            messages, plan_options, groups, ranks, row, yielding=YIELDING, meeting=meeting
+            [*back.messages, *back.data, *window.between], plan_options, groups, ranks, row,
+            forward=[*ahead.messages, *ahead.data], yielding=YIELDING,
+        )  # fmt: skip
+        passes = (
+            StagePass(ahead.compute_s, ahead.data_share),
+            StagePass(back.compute_s, back.data_share),
         )
-        found.append(contention(list(loads), physical, is_routed=is_routed))
+        paces = paces_of(ranks, works[row], physical) if works else ONE_PACE
+        found.append(
+            contention(list(loads), physical, is_routed=is_routed, passes=passes, paces=paces)
+        )
     return found
+
+
+def paces_of(ranks: Ranks, work: SharedWork, physical: Network) -> Paces:
+    """Return the paces of data-parallel replicas; one where all have equal work."""
+    if work.is_equal and not np.ptp(work.speed):
+        return ONE_PACE
+    busy_s = work.share / np.maximum(work.speed, 1e-9)
+    inner = tuple(n for n, axis in enumerate(ranks.axes) if not axis.startswith("dp_"))
+    of_rank = np.broadcast_to(busy_s.max(axis=inner, keepdims=True), busy_s.shape)
+    of_rank = np.round(of_rank / of_rank.max(), 6)
+    share, number = np.unique(of_rank, return_inverse=True)
+    of_device = np.zeros(physical.num_devices, dtype=np.int64)
+    np.maximum.at(of_device, ranks.device.ravel(), number.ravel())
+    return Paces(of_device, share)
 
 
 def ranks_of(
@@ -281,16 +306,20 @@ def price_placed(
         of_each = [params_of(one.price) for one in _rows_of(alone)]
     else:
         of_each = [held[row] for row in rows]
+    paced = problem.at_pace(*_paces(works)[:, :3].T)
     shared = _contentions(
-        problem, option_sets, network, places, stacked(of_each), physical, is_routed=is_routed
-    )
+        paced, option_sets, network, places, stacked(of_each), physical, works,
+        is_routed=is_routed,
+    )  # fmt: skip
     # Each way twice: on private links, and slowed down.
     number = len(rows)
-    slowdown = {
-        axis: np.array([1.0] * number + [entry.slowdown.get(axis, 1.0) for entry in shared])
-        for axis in dict.fromkeys(axis for entry in shared for axis in entry.slowdown)
-    }
-    both = replace(take_rows(network, np.tile(np.arange(number), 2)), slowdown=slowdown)
+    axes = dict.fromkeys(axis for entry in shared for axis in entry.slowdown)
+    slowdown, own = (
+        {axis: np.array([1.0] * number + [one.get(axis, 1.0) for one in each]) for axis in axes}
+        for each in ([e.slowdown for e in shared], [e.own_slowdown for e in shared])
+    )
+    both = take_rows(network, np.tile(np.arange(number), 2))
+    both = replace(both, slowdown=slowdown, own_slowdown=own)
     prices = _rows_of(shared_out(problem, [(o, 1) for o in option_sets * 2], both, works * 2))
     private, together = prices[:number], prices[number:]
     for row, ranks, one, contended, links, work in zip(
@@ -343,12 +372,17 @@ def shared_out(
     -------
     list of (numbers of the rows, their price)
     """
-    table = np.array([(w.pace, w.most_work, w.states, w.mean_busy) for w in works])
+    table = _paces(works)
     paced = problem.at_pace(*table[:, :3].T)
     return [
         (rows, _unequal(priced, *table[rows, 2:].T))
         for rows, priced in price_each(paced, option_sets, network)
     ]
+
+
+def _paces(works: Sequence[SharedWork]) -> FloatArray:
+    """Return the pace of the last rank, its work, its states and the mean work of each way."""
+    return np.array([(w.pace, w.most_work, w.states, w.mean_busy) for w in works])
 
 
 def _rows_of(prices: Sequence[tuple[IntArray, Priced]]) -> list[PricedRow]:

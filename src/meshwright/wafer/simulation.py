@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise, zip_longest
-from math import prod
 
 import numpy as np
 
@@ -40,7 +39,7 @@ from meshwright.schedule.tasks import PassTask, pass_tasks
 from meshwright.sharding.dealing import dealt_layers
 from meshwright.sharding.strategy import PlanOptions, ScheduleKind, Strategy, stack
 from meshwright.spec.collective import CollectiveKind
-from meshwright.streams.forms import TensorStream, streams
+from meshwright.streams.forms import streams
 from meshwright.topology.network import Network
 from meshwright.train.answer import Plan
 from meshwright.wafer.answer import SimulatedPlan, SimulatedStep
@@ -50,6 +49,7 @@ from meshwright.wafer.contention import (
     message_pattern,
     pair_s,
     stream_of,
+    stream_rounds,
 )
 from meshwright.wafer.messages import (
     DATA_AXES,
@@ -97,6 +97,15 @@ class PlacedExchange:
     fixed_bytes: float = 0.0
     """Bytes that the start of each message occupies a link for, where messages overlap with
     computation."""
+
+    @cached_property
+    def waits_at(self) -> IntArray:
+        """A device of each group, another one for each where groups share devices."""
+        found: dict[int, None] = {}
+        for members in self.groups.tolist():
+            free = [device for device in members if device not in found]
+            found[(free or members)[0]] = None
+        return np.array(list(found)) if len(found) == len(self.groups) else self.groups[:, 0]
 
     def num_bytes(self, message_bytes: float, times: float) -> FloatArray:
         """Return the bytes of each row for a message that is sent several times [bytes]."""
@@ -150,7 +159,8 @@ class Exchanges:
         groups = groups[np.isin(groups[:, 0], self.stages[stage])]
         demands = placed(pattern, groups, 1.0, message.axis)
         if message.is_stream:
-            fixed_s, s_per_byte, fixed_bytes = _rounds(streams[name], group, message.num_chunks)
+            rounds = stream_rounds(streams[name], group, message.num_chunks)
+            fixed_s, s_per_byte, fixed_bytes = rounds
         else:
             fixed_s, s_per_byte = map(float, collective_algorithms[name].affine(group))
             fixed_s, fixed_bytes = fixed_s + self.launch_s, 0.0
@@ -191,26 +201,6 @@ class Exchanges:
     def stages(self) -> tuple[IntArray, ...]:
         """The devices of each pipeline stage, ascending."""
         return tuple(np.unique(devices) for devices in self.pipelines.T)
-
-
-def _rounds(
-    stream: TensorStream, group: Group[float], num_chunks: float
-) -> tuple[float, float, float]:
-    """Return the cost of N - 1 rounds of a stream: fixed [s], for each byte [s], fixed bytes.
-
-    Latencies of one hop and the start of each chunk keep the link; those of further hops are waited
-    for, and each takes a chunk as long as the first, because relays store chunks whole.
-    """
-    crossed = [span for span in group.spans if span.size > 1]
-    members = prod(span.size for span in crossed)
-    slowest = min(span.bandwidth_bytes_per_s for span in crossed)
-    starts = [span.message_half_bytes / span.bandwidth_bytes_per_s for span in crossed]
-    latency_s = max(span.latency_s for span in crossed)
-    rounds, more_hops = members - 1.0, float(stream.num_hops(members)) - 1.0
-    hops = 1.0 + more_hops / num_chunks
-    s_per_byte = rounds * hops / (members * float(stream.num_parts(members)) * slowest)
-    fixed_bytes = rounds * (num_chunks * max(starts) + latency_s) * slowest
-    return rounds * more_hops * (max(starts) + latency_s), s_per_byte, fixed_bytes
 
 
 @dataclass(frozen=True)
@@ -441,12 +431,18 @@ class _StepBuilder:
             name=str(message.kind),
         )
         ended = self.tasks.compute(
-            groups[:, 0], exchange.waits_s(message.num_bytes, times),
+            exchange.waits_at, exchange.waits_s(message.num_bytes, times),
             after=sent.reshape(len(groups), -1).T, track=f"{track} latency",
             name=f"{message.kind} latency",
         )  # fmt: skip
         done = np.full(len(self.last), NONE, dtype=np.int64)
         done[groups] = ended[:, None]
+        # A device that hosts several ranks waits for all of their groups.
+        for group, end in zip(groups, ended.tolist(), strict=True):
+            others = group[done[group] != end]
+            if len(others):
+                after = [done[others], np.full(len(others), end)]
+                done[others] = self.tasks.compute(others, 0.0, after=after, track=f"{track} hosted")
         return done
 
     def _hand_on(self, number: int, stage: int, other: int, send: Message) -> None:
@@ -609,7 +605,8 @@ def _played(
         [
             _passes(problem, plan_options, network, problem.rates_at(pace, work))
             for pace, work in kinds
-        ]
+        ],
+        [work > LEAST_WORK for _, work in kinds],
     )
     stages, chunks = int(strategy.pp), int(strategy.num_virtual_stages)
     schedule = schedules[plan_options.schedule]
@@ -655,7 +652,7 @@ def _passes(
 
 
 LEAST_WORK = 0.01
-"""Share of an equal split of the work that the simulation gives to a device without any [1]."""
+"""Share of an equal split of the work at which a device without any is priced [1]; it waits."""
 
 
 def _kinds(price: PlacedPrice, num_devices: int) -> tuple[list[tuple[float, float]], IntArray]:
@@ -672,21 +669,22 @@ def _kinds(price: PlacedPrice, num_devices: int) -> tuple[list[tuple[float, floa
     return [(float(pace), float(share)) for pace, share in kinds], found
 
 
-def _columns(by_speed: Sequence[Sequence[PiecePasses]]) -> list[PiecePasses]:
+def _columns(by_speed: Sequence[Sequence[PiecePasses]], works: Sequence[bool]) -> list[PiecePasses]:
     """Return the passes of each piece with columns of seconds, and the messages of the slowest.
 
-    Waiting for launches comes last, and not at every speed.
+    Waiting for launches comes last, and not at every speed. Devices without work compute nothing.
     """
+    does = np.array(works, dtype=float)
 
     def joined(passes: Sequence[Sequence[OperatorWork]]) -> tuple[OperatorWork, ...]:
         rows = zip_longest(*passes, fillvalue=OperatorWork("launch", 0.0))
         return tuple(
             replace(
-                works[0],
-                compute_s=np.array([work.compute_s for work in works]),
-                later_s=np.array([work.later_s for work in works]),
+                row[0],
+                compute_s=np.array([work.compute_s for work in row]) * does,
+                later_s=np.array([work.later_s for work in row]) * does,
             )
-            for works in rows
+            for row in rows
         )
 
     return [

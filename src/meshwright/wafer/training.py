@@ -278,8 +278,11 @@ def timeline(plan: Plan) -> StepTimeline:
     price = price_as_placed(problem, plan.best, physical_network(problem))
     if price is None:
         raise UnsupportedError("the placement of the plan does not fit the devices of its system")
-    slowdown = {axis: np.array([times]) for axis, times in price.contention.slowdown.items()}
-    network = replace(price.groups(problem), slowdown=slowdown)
+    slowdown, own = (
+        {axis: np.array([times]) for axis, times in each.items()}
+        for each in (price.contention.slowdown, price.contention.own_slowdown)
+    )
+    network = replace(price.groups(problem), slowdown=slowdown, own_slowdown=own)
     at_pace = problem.at_pace(price.work.pace, price.work.most_work, price.work.states)
     return step_timeline(plan, at_pace, price.contended, network, fidelity="contended")
 

@@ -1,4 +1,6 @@
-"""Axes that share links: what adds, who comes first, what is routed anew, and the certificate."""
+"""Axes that share links: what adds, who waits, what is routed anew, and the certificate."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,16 +12,22 @@ from meshwright.base.errors import InfeasibleError
 from meshwright.collectives.group import Group, Span
 from meshwright.network.placement import block_ranks
 from meshwright.network.traffic import collective_pattern
-from meshwright.wafer.contention import AxisLoad, _placed, contention
+from meshwright.wafer.contention import AxisLoad, Paces, Sending, StagePass, _placed, contention
 
 ON = {"overlaps": True}
 
 
-def load(axis, rows, private_s=None, *, overlaps=False, yields=False, meets=0.0):
+def load(axis, rows, private_s=None, *, overlaps=False, yields=False, **fields):
     """Return a load; alone on links of one byte a second its busiest message takes its bytes."""
     demands = demands_of([(a, b, size, number) for number, (a, b, size) in enumerate(rows)])
     longest_s = max(size for *_, size in rows) if private_s is None else private_s
-    return AxisLoad(axis, [("", demands, 1.0)], longest_s, overlaps, yields, meets)
+    sent = Sending(demands, 1.0, np.array([longest_s]), **fields)
+    return AxisLoad(axis, [sent], overlaps, yields)
+
+
+def beside(compute_s, data_share=1.0):
+    """Return passes with computation in the backward one."""
+    return {"passes": (StagePass(), StagePass(compute_s, data_share))}
 
 
 def test_an_axis_alone_is_not_slowed():
@@ -35,23 +43,62 @@ def test_messages_of_one_axis_that_share_a_link_add():
     assert found.slowdown == {"dp": 2.0}
 
 
-def test_streams_come_first_and_others_get_what_is_left():
-    """Streams keep the link busy for 2 s, gradients need 1 s: they are done after 3 s."""
-    streams = load("tatp", [(0, 1, 2.0)], **ON)
+@pytest.mark.parametrize(("data_share", "slowdown"), [(1.0, 1.75), (0.5, 1.625)])
+def test_streams_and_gradients_share_a_link_while_both_are_in_flight(data_share, slowdown):
+    """Rounds of 3 s send for 2 s, beside gradients for 4 s. Of those 2 s are left for gradients, so
+    1 s of them is in flight for half of the pass: 3.5 s, or 3.25 s if every other pass has any."""
+    streams = load("tatp", [(0, 1, 2.0)], rounds="op", beside_s=3.0, **ON)
     gradients = load("dp_shard*cp", [(0, 1, 1.0)], yields=True, **ON)
-    found = contention([streams, gradients], grid(1, 2))
-    assert found.slowdown == {"tatp": 1.0, "dp_shard*cp": 3.0}
+    found = contention([streams, gradients], grid(1, 2), **beside(3.0, data_share))
+    assert found.slowdown == {"tatp": pytest.approx(slowdown), "dp_shard*cp": 1.5}
+    assert found.own_slowdown == {"tatp": 1.0, "dp_shard*cp": 1.0}
     assert found.hottest.max() == 3.0
 
 
+def test_gradients_that_outlast_a_pass_have_the_links_to_themselves_then():
+    """Rounds that send for all of their 2 s take 4 s beside gradients, 2 s of which fit; 3 s of
+    gradients end 1 s after the pass, whose computation of 2 s they overlap with."""
+    streams = load("tatp", [(0, 1, 2.0)], rounds="op", beside_s=2.0, **ON)
+    gradients = load("dp_shard*cp", [(0, 1, 3.0)], yields=True, **ON)
+    found = contention([streams, gradients], grid(1, 2), **beside(2.0))
+    assert found.slowdown == {"tatp": 2.0, "dp_shard*cp": pytest.approx((2.0 + 1.0) / 3.0)}
+
+
+def test_replicas_of_unequal_pace_meet_by_chance_and_the_last_one_counts():
+    """Both send 2 s over one link in a pass; the slow one computes 8 s, the other 4 s. In step they
+    take 4 s each. Apart, each meets the other for 2 s in 12: 2 (1 + 1/6) s, after 8 s and 4 s."""
+    demands = [(0, 2, 2.0), (1, 2, 2.0)]
+    network = grid(1, 3)
+    together = contention([load("tp", demands)], network, **beside(8.0))
+    assert together.slowdown == {"tp": 2.0}
+    paces = Paces(np.array([1, 0, 0]), np.array([0.5, 1.0]))
+    apart = contention([load("tp", demands)], network, **beside(8.0), paces=paces)
+    assert apart.slowdown == {"tp": pytest.approx(1 + 1 / 6)}
+
+
 def test_axes_of_the_same_rounds_share_the_links_that_both_use():
-    """Weights on 0 -> 1 and 2 -> 3 meet all inputs, and inputs on 0 -> 1 half of the weights: of
-    three sub-weights two are sent. Rows and columns that share no link leave each other alone."""
-    weights = load("tatp", [(0, 1, 2.0), (2, 3, 2.0)], meets=1.0, **ON)
-    inputs = load("tp", [(0, 1, 1.0)], meets=0.5, **ON)
-    assert contention([weights, inputs], grid(2, 2)).slowdown == {"tatp": 1.5, "tp": 2.0}
-    elsewhere = load("tp", [(0, 2, 1.0)], meets=0.5, **ON)
-    assert contention([weights, elsewhere], grid(2, 2)).slowdown == {"tatp": 1.0, "tp": 1.0}
+    """Of three sub-weights two are sent, on 0 -> 1 for 3 s each; inputs go with the first one for
+    3 s: on the same link two rounds take 6 + 3 s in place of 3 + 3, on another one 6 s."""
+    streams = {"rounds": "op", **ON}
+    weights = load("tatp", [(0, 1, 6.0)], until=2 / 3, **streams)
+    for ends, slowdown in (((0, 1), 1.5), ((0, 2), 1.0)):
+        inputs = load("tp", [(*ends, 3.0)], until=1 / 3, **streams)
+        found = contention([weights, inputs], grid(2, 2)).slowdown
+        assert found["tatp"] == pytest.approx(slowdown)
+
+
+def test_items_and_sums_of_a_stream_have_slow_links_of_their_own():
+    """0 -> 1 is at a third. Items cross it in the first of two rounds, sums its other direction at
+    full rate in the second: 3 + 1 s in place of 1 + 1."""
+    network = grid(1, 2)
+    network = replace(network, bandwidth_bytes_per_s=np.where(network.source == 0, 1.0 / 3.0, 1.0))
+    sent = [
+        Sending(demands_of([(*ends, 1.0, 0)]), 1.0, np.ones(1), rounds="op", since=since,
+                until=since + 0.5)
+        for ends, since in (((0, 1), 0.0), ((1, 0), 0.5))
+    ]  # fmt: skip
+    found = contention([AxisLoad("tatp", sent, True)], network)
+    assert found.slowdown == {"tatp": pytest.approx(2.0)}
 
 
 def test_messages_of_other_rounds_come_one_after_the_other():
@@ -59,31 +106,55 @@ def test_messages_of_other_rounds_come_one_after_the_other():
     another one. In the same rounds that is 2 s, one after the other 4 s where 2 s are private."""
     there = demands_of([(0, 2, 1.0, 0), (1, 2, 1.0, 1)])
     back = demands_of([(2, 0, 1.0, 0), (1, 0, 1.0, 1)])
-    for names, private_s, slowdown in ((("a", "b"), 2.0, 2.0), (("", ""), 2.0, 2.0),
-                                       (("a", "a"), 1.0, 2.0), (("a", "a"), 2.0, 1.0)):  # fmt: skip
-        sent = [(name, one, 1.0) for name, one in zip(names, (there, back), strict=True)]
-        found = contention([AxisLoad("tatp", sent, private_s, True, False)], grid(1, 3))
+    # Pairs of members that send in the one and in the other, on links of their own.
+    ways = np.array([1.0, 0.0]), np.array([0.0, 1.0])
+    for names, slowdown in ((("a", "b"), 2.0), (("", ""), 2.0), (("a", "a"), 2.0)):
+        sent = [
+            Sending(one, 1.0, way, rounds=name)
+            for name, one, way in zip(names, (there, back), ways, strict=True)
+        ]
+        found = contention([AxisLoad("tatp", sent, True)], grid(1, 3))
         assert found.slowdown == {"tatp": slowdown}
+
+
+def test_starts_of_messages_keep_links_but_are_not_slowed_by_shared_ones():
+    """Rounds of 1 s and a start of 1 byte, two on one link: 4 s are 2 s of starts and 2 s of bytes
+    in place of 1 s and 1 s."""
+    demands = demands_of([(0, 1, 1.0, 0), (0, 1, 1.0, 1)])
+    sent = Sending(demands, 1.0, np.ones(1), rounds="op", start_bytes=1.0, start_s=1.0)
+    found = contention([AxisLoad("tatp", [sent], True)], grid(1, 2))
+    assert found.slowdown == {"tatp": 3.0}
 
 
 def test_two_axes_that_yield_wait_for_each_other():
     loads = [load(axis, [(0, 1, 1.0)], yields=True, **ON) for axis in ("dp_shard*cp", "pp")]
-    assert contention(loads, grid(1, 2)).slowdown == {"dp_shard*cp": 2.0, "pp": 2.0}
+    assert contention(loads, grid(1, 2)).slowdown["pp"] == 2.0
 
 
-def test_what_computation_waits_for_shares_no_link_with_what_runs_beside_it():
-    """Collectives of tp stop the device, so the gradients of another axis have no window then."""
+def test_collectives_that_computation_waits_for_share_links_with_gradients():
+    """5 s of tp take 10 s beside gradients, which need 1 s of the 5 that are left: in flight for a
+    fifth of the pass, 6 s."""
     waited = load("tp", [(0, 1, 5.0)])
     gradients = load("dp_shard*cp", [(0, 1, 1.0)], yields=True, **ON)
-    found = contention([waited, gradients], grid(1, 2))
-    assert found.slowdown == {"tp": 1.0, "dp_shard*cp": 1.0}
+    found = contention([waited, gradients], grid(1, 2), **beside(0.0))
+    assert found.slowdown["tp"] == pytest.approx(1.2)
+
+
+def test_gradients_over_slow_links_are_slow_even_alone():
+    """Their exposed part is bounded by that time, not by the time on whole links."""
+    gradients = load("dp_shard*cp", [(0, 1, 3.0)], yields=True, **ON)
+    found = contention([gradients], grid(1, 2).slowed([(0, 1, 0.1)]), **beside(100.0))
+    assert found.own_slowdown == {"dp_shard*cp": 10.0}
+    assert found.slowdown == {"dp_shard*cp": pytest.approx(10.0)}
 
 
 def test_only_links_that_an_axis_uses_slow_it():
     """Streams on 0 -> 1; the gradients of the other row use 2 -> 3."""
     streams = load("tatp", [(0, 1, 9.0)], **ON)
     gradients = load("dp_shard*cp", [(2, 3, 1.0)], yields=True, **ON)
-    assert contention([streams, gradients], grid(2, 2)).slowdown["dp_shard*cp"] == 1.0
+    assert contention([streams, gradients], grid(2, 2), **beside(9.0)).slowdown == {
+        "tatp": 1.0, "dp_shard*cp": 1.0
+    }  # fmt: skip
 
 
 def test_a_dead_link_makes_messages_leave_the_dimension_order_and_share():
@@ -124,9 +195,9 @@ def test_routing_relieves_the_busiest_link_and_proves_it():
     """0 -> 3 and 0 -> 1 on 2x2 share 0 -> 1 in dimension order; one of them goes the other way."""
     loads = [load("tatp", [(0, 3, 1.0)], **ON),
              load("dp_shard*cp", [(0, 1, 1.0)], yields=True, **ON)]  # fmt: skip
-    assert contention(loads, grid(2, 2)).slowdown["dp_shard*cp"] == 2.0
-    found = contention(loads, grid(2, 2), is_routed=True)
-    assert found.slowdown == {"tatp": 1.0, "dp_shard*cp": 1.0}
+    assert contention(loads, grid(2, 2), **beside(0.0)).slowdown["tatp"] == 2.0
+    found = contention(loads, grid(2, 2), is_routed=True, **beside(0.0))
+    assert found.slowdown["tatp"] == 1.0
     assert found.num_rerouted == 1
     assert (found.certificate.z_s, found.certificate.bound_s) == (1.0, 1.0)
 
