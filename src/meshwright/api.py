@@ -1178,7 +1178,9 @@ def sweep(asked: ask.Sweep, call: Call) -> SweepAnswer:
 def validate(asked: ask.Validate, call: Call) -> Validation | Shown:
     """Return predictions of measured rows, published or your own."""
     if asked.kernels:
+        _refuse_workers(asked)
         return _validated_kernels(asked, call)
+    from meshwright.base.cluster import open_cluster
     from meshwright.base.registry import version
     from meshwright.calibration.rows import judged, rows_file
     from meshwright.calibration.serving import predict_all
@@ -1192,7 +1194,8 @@ def validate(asked: ask.Validate, call: Call) -> Validation | Shown:
         rows, faults = judged(rows_file(Path(asked.measurements)), asked.measurements)
         if faults and not rows:
             raise SpecError(faults, origin=asked.measurements)
-    predictions = tuple(predict_all(rows, asked.calibration))
+    with open_cluster(asked.on_cluster) as cluster:
+        predictions = tuple(predict_all(rows, asked.calibration, cluster))
     found = Validation(predictions, asked.calibration, tuple(faults), version(), call.command)
     from meshwright.calibration.view import documents
 
@@ -1211,6 +1214,13 @@ def _validated_kernels(asked: ask.Validate, call: Call) -> Shown:
     found = replace(found, version=version(), command=call.command)
     _write_documents(asked, "document", lambda stem: markdown_of(found.page(), stem))
     return cast("Shown", found)
+
+
+def _refuse_workers(asked: ask.Validate | ask.Calibrate) -> None:
+    """Refuse workers where single kernels are compared or fitted."""
+    reading = asked.reading()
+    asked.refuse_idle(reading, ("on_cluster",), "applies to steps, without --kernels")
+    reading.done()
 
 
 def _of_kernels(verb: str) -> Callable[..., Any]:
@@ -1236,6 +1246,7 @@ def _rows(path: str | None) -> Sequence[Row]:
 @verb(ask.Calibrate)
 def calibrate(asked: ask.Calibrate, call: Call) -> Fitted:
     """Return the constants of the cost model fitted to measured rows."""
+    from meshwright.base.cluster import open_cluster
     from meshwright.calibration.fit.report import fitted
     from meshwright.calibration.rows import is_frozen
     from meshwright.catalog.calibration import DEFAULT as CALIBRATED
@@ -1244,10 +1255,13 @@ def calibrate(asked: ask.Calibrate, call: Call) -> Fitted:
     name = "calibrated" if asked.out is None else asked.out.stem
     command = " ".join(filter(None, ("meshwright calibrate", asked.file)))
     if asked.kernels:
+        _refuse_workers(asked)
         found = cast("Fitted", _of_kernels("calibrate")(asked.file, name, f"{command} --kernels"))
     else:
         rows = [row for row in _rows(asked.file) if asked.file or not is_frozen(row)]
-        found = fitted(rows, name, command, CALIBRATED if asked.file else UNCALIBRATED)
+        with open_cluster(asked.on_cluster) as cluster:
+            base = CALIBRATED if asked.file else UNCALIBRATED
+            found = fitted(rows, name, command, base, cluster)
         if not found.data:
             raise InfeasibleError("no row has a measured throughput that can be predicted")
     _write(asked, "out", found.text)

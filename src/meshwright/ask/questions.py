@@ -351,6 +351,18 @@ class Written(Question):
     force: bool = option(FORCE_HELP)
 
 
+class Clustered(Question):
+    """Workers that share the parts of a long question."""
+
+    comes_last = True
+
+    on_cluster: Name = option(
+        "workers: processes here, or a Dask or Ray cluster",
+        "local:N|dask://HOST:PORT|ray://HOST:PORT",
+        "local:1",
+    )
+
+
 class Reported(Written):
     """A report that a command writes."""
 
@@ -746,7 +758,7 @@ class Read(Program, Written):
     out: Path | None = in_graph("write the graph as a file", "FILE.yaml", writes=(".yaml",))
 
 
-class Sweep(Written):
+class Sweep(Clustered, Written):
     """Ask one question for many models, systems and designs; resumable."""
 
     file: Name = argument("question, fixed fields and varied fields (YAML)", "FILE", is_needed=True)
@@ -755,11 +767,6 @@ class Sweep(Written):
         "FILE.db|postgresql://...|s3://...",
         writes=(),
         is_resumed=True,
-    )
-    on_cluster: Name = option(
-        "workers: processes here, or a Dask or Ray cluster",
-        "local:N|dask://HOST:PORT|ray://HOST:PORT",
-        "local:1",
     )
     csv: Path | None = option("write all points and results", "FILE", writes=())
     picture: Path | None = option("draw the heat map of the file", "FILE.svg", writes=(".svg",))
@@ -783,7 +790,7 @@ class Sweep(Written):
     )
 
 
-class Validate(Reported):
+class Validate(Clustered, Reported):
     """Compare predictions with measurements, yours or published."""
 
     has_detail = True
@@ -795,7 +802,7 @@ class Validate(Reported):
     )
 
 
-class Calibrate(Written):
+class Calibrate(Clustered, Written):
     """Fit the constants of the cost model to measurements."""
 
     file: Name | None = argument("measured rows, a JSON array (the published ones)", "FILE")
@@ -835,7 +842,7 @@ class Run(Question):
     port: Port | None = option("port at which the processes meet (a free one)", "N")
 
 
-class Study(Written):
+class Study(Clustered, Written):
     """Rebuild a published figure or question."""
 
     name: str | None = argument("name of a study, or 'all'; without one, the names")

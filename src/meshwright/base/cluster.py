@@ -154,6 +154,9 @@ class Here(Cluster):
         return future
 
 
+HERE = Here()
+
+
 class LocalProcesses(Cluster):
     """Processes of this machine, started once; they share what was loaded before."""
 
@@ -419,6 +422,27 @@ def answers(
                 else:
                     kept.append((place, one))
             yield from _some(kept)
+
+
+def every_answer(
+    cluster: Cluster, answer: Callable[[Item], Answer], items: Sequence[Item]
+) -> list[Answer]:
+    """Return the answers of questions in their order.
+
+    Raises
+    ------
+    MeshwrightError
+        A question was given up. Without other workers its own error is raised.
+    """
+    if isinstance(cluster, Here):
+        return [answer(item) for item in items]
+    found: dict[int, Answer] = {}
+    for block in answers(cluster, answer, items):
+        for place, one in block:
+            if isinstance(one, Failed):
+                raise MeshwrightError(one.reason)
+            found[place] = one
+    return [found[place] for place in range(len(items))]
 
 
 def _some(found: list[Any]) -> Iterator[list[Any]]:
