@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial, wraps
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -1124,7 +1125,7 @@ def sweep(asked: ask.Sweep, call: Call) -> SweepAnswer:
     """Return one question answered over all combinations of the varied fields."""
     from meshwright.base.cluster import open_cluster, state_of_code
     from meshwright.base.registry import version
-    from meshwright.sweep.answer import SweepAnswer
+    from meshwright.sweep.answer import SweepAnswer, way_on
     from meshwright.sweep.choice import choices, objective_of
     from meshwright.sweep.questions import QUESTIONS, checked, results_of
     from meshwright.sweep.results import cells_of, records, sweep_csv
@@ -1134,6 +1135,13 @@ def sweep(asked: ask.Sweep, call: Call) -> SweepAnswer:
     from meshwright.view.heat_map import heat_svg
     from meshwright.view.svg import check_drawable
 
+    if asked.watch:
+        reading = asked.reading()
+        idle = ("budget", "on_cluster", "csv", "picture", "report", "force")
+        asked.refuse_idle(reading, idle, "applies to a sweep, without --watch")
+        if asked.out is None:
+            reading.fault("--watch", "there is no place of results", "with --out FILE.db")
+        reading.done()
     stated = load_sweep(Path(asked.file))
     is_page = asked.report is not None and asked.report.suffix == ".html"
     written = {"--picture": ("heat_map", asked.picture),
@@ -1154,7 +1162,7 @@ def sweep(asked: ask.Sweep, call: Call) -> SweepAnswer:
     with open_store(asked.out) as store, open_cluster(asked.on_cluster) as cluster:
         swept = run_points(
             stated.ask, question.answer, points, store, version=state_of_code(),
-            cluster=cluster,
+            cluster=cluster, seconds=0.0 if asked.watch else asked.budget or inf,
             progress=call.count("points", "; Ctrl-C: the results so far"),
         )  # fmt: skip
     if asked.csv is not None:
@@ -1162,7 +1170,7 @@ def sweep(asked: ask.Sweep, call: Call) -> SweepAnswer:
     if asked.picture is not None and stated.heat_map is not None:
         _write(asked, "picture", heat_svg(cells_of(stated, stated.heat_map, swept)))
     chosen = () if objective is None else tuple(choices(objective, stated, records(swept)))
-    warnings = tuple(cluster.warnings)
+    warnings = (*cluster.warnings, *way_on(swept, store.place))
     found = SweepAnswer(stated, swept, chosen, version(), call.command, warnings)
     if asked.report is not None and is_page:
         found.report(asked.report, force=asked.force)

@@ -768,6 +768,12 @@ class Sweep(Clustered, Written):
         writes=(),
         is_resumed=True,
     )
+    budget: Duration | None = option(
+        "end after this time, such as 2h, with points far apart first; run again to go on", "TIME"
+    )
+    watch: bool = option(
+        "ask nothing: serve a page of the results in --out, which another process writes"
+    )
     csv: Path | None = option("write all points and results", "FILE", writes=())
     picture: Path | None = option("draw the heat map of the file", "FILE.svg", writes=(".svg",))
     report: Path | None = option(

@@ -56,10 +56,7 @@ def sweep_page(answer: SweepAnswer) -> Page:
         subtitle=f"{counted(len(found), 'point')}: {varied}" + (f"; {fixed}" if fixed else ""),
         tiles=list(_tiles(sweep, swept, found, every)),
         sections=[section for section in sections if section.parts],
-        warnings=(
-            *answer.warnings,
-            *(() if swept.is_complete else ("interrupted: some points are not asked yet",)),
-        ),
+        warnings=answer.warnings,
         command=answer.command,
         version=answer.version,
     )
