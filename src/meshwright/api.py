@@ -9,7 +9,8 @@ The rooms are imported when a verb is called.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial, wraps
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from meshwright.sram.answer import PartitionPlan
     from meshwright.sram.partition import Cut
     from meshwright.sweep.answer import SweepAnswer
+    from meshwright.sweep.run import Swept
     from meshwright.train.answer import (
         Candidate,
         Check,
@@ -1127,6 +1129,7 @@ def sweep(asked: ask.Sweep, call: Call) -> SweepAnswer:
     from meshwright.base.registry import version
     from meshwright.sweep.answer import SweepAnswer, way_on
     from meshwright.sweep.choice import choices, objective_of
+    from meshwright.sweep.front import front_names, front_of, run_front
     from meshwright.sweep.questions import QUESTIONS, checked, results_of
     from meshwright.sweep.results import cells_of, records, sweep_csv
     from meshwright.sweep.run import load_sweep
@@ -1137,7 +1140,7 @@ def sweep(asked: ask.Sweep, call: Call) -> SweepAnswer:
 
     if asked.watch:
         reading = asked.reading()
-        idle = ("budget", "on_cluster", "csv", "picture", "report", "force")
+        idle = ("budget", "front", "on_cluster", "csv", "picture", "report", "force")
         asked.refuse_idle(reading, idle, "applies to a sweep, without --watch")
         if asked.out is None:
             reading.fault("--watch", "there is no place of results", "with --out FILE.db")
@@ -1159,19 +1162,27 @@ def sweep(asked: ask.Sweep, call: Call) -> SweepAnswer:
     points, question = checked(stated), QUESTIONS[stated.ask]
     limits = asked.at_least or (), asked.at_most or ()
     objective = objective_of(results_of(stated.ask), asked.least, asked.most, *limits)
+    names = () if asked.front is None else front_names(asked.front, stated, question.bounded)
     with open_store(asked.out) as store, open_cluster(asked.on_cluster) as cluster:
-        swept = run_points(
-            stated.ask, question.answer, points, store, version=state_of_code(),
-            cluster=cluster, seconds=0.0 if asked.watch else asked.budget or inf,
-            progress=call.count("points", "; Ctrl-C: the results so far"),
-        )  # fmt: skip
+        ends_s = time.monotonic() + (0.0 if asked.watch else asked.budget or inf)
+
+        def results(points: Sequence[Mapping[str, Any]]) -> Swept:
+            return run_points(
+                stated.ask, question.answer, points, store, version=state_of_code(),
+                cluster=cluster, seconds=max(ends_s - time.monotonic(), 0.0),
+                progress=None if names else call.count("points", "; Ctrl-C: the results so far"),
+            )  # fmt: skip
+
+        swept = (run_front(names, points, question.bound, results, cluster.num_workers) if names
+                 else results(points))  # fmt: skip
     if asked.csv is not None:
         _write(asked, "csv", sweep_csv(swept))
     if asked.picture is not None and stated.heat_map is not None:
         _write(asked, "picture", heat_svg(cells_of(stated, stated.heat_map, swept)))
     chosen = () if objective is None else tuple(choices(objective, stated, records(swept)))
     warnings = (*cluster.warnings, *way_on(swept, store.place))
-    found = SweepAnswer(stated, swept, chosen, version(), call.command, warnings)
+    front = tuple(front_of(names, records(swept)))
+    found = SweepAnswer(stated, swept, chosen, version(), call.command, warnings, front)
     if asked.report is not None and is_page:
         found.report(asked.report, force=asked.force)
     else:

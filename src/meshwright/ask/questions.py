@@ -771,6 +771,10 @@ class Sweep(Clustered, Written):
     budget: Duration | None = option(
         "end after this time, such as 2h, with points far apart first; run again to go on", "TIME"
     )
+    front: str | None = option(
+        "ask only points that may be best in results and fields, such as tokens_per_s,devices",
+        "NAME,NAME",
+    )
     watch: bool = option(
         "ask nothing: serve a page of the results in --out, which another process writes"
     )

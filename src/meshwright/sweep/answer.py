@@ -21,7 +21,7 @@ class SweepAnswer(Shown):
     WRITTEN: ClassVar[Mapping[str, str]] = {
         "name": "asked.name", "ask": "asked.ask", "is_complete": "swept.is_complete",
         "num_points": "swept.num_points", "num_new": "swept.num_new", "points": "records",
-        "chosen": "chosen", "warnings": "warnings",
+        "chosen": "chosen", "front": "front", "warnings": "warnings",
     }  # fmt: skip
     asked: SweepSpec
     swept: Swept
@@ -31,6 +31,8 @@ class SweepAnswer(Shown):
     command: str = ""
     warnings: tuple[str, ...] = ()
     """Workers that were left out, by name, and the way to go on where points are not asked yet."""
+    front: tuple[Mapping[str, Any], ...] = ()
+    """Points that no other one beats in the results and fields that were asked for."""
 
     @property
     def records(self) -> Sequence[Mapping[str, Any]]:

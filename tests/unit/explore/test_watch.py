@@ -3,6 +3,7 @@
 import http.client
 import re
 import threading
+from contextlib import closing
 
 import pytest
 
@@ -34,10 +35,10 @@ def shown():
 
 
 def call(server, path, host=None):
-    connection = http.client.HTTPConnection(*server.server_address, timeout=60)
-    connection.request("GET", path, headers={} if host is None else {"Host": host})
-    reply = connection.getresponse()
-    return reply, reply.read().decode()
+    with closing(http.client.HTTPConnection(*server.server_address, timeout=60)) as connection:
+        connection.request("GET", path, headers={} if host is None else {"Host": host})
+        reply = connection.getresponse()
+        return reply, reply.read().decode()
 
 
 def test_each_request_shows_what_is_there_now(shown):
