@@ -1181,7 +1181,7 @@ def sweep(asked: ask.Sweep, call: Call) -> SweepAnswer:
         _write(asked, "picture", heat_svg(cells_of(stated, stated.heat_map, swept)))
     chosen = () if objective is None else tuple(choices(objective, stated, records(swept)))
     warnings = (*cluster.warnings, *way_on(swept, store.place))
-    front = tuple(front_of(names, records(swept)))
+    front = tuple(front_of(names, records(swept))) if names else ()
     found = SweepAnswer(stated, swept, chosen, version(), call.command, warnings, front)
     if asked.report is not None and is_page:
         found.report(asked.report, force=asked.force)

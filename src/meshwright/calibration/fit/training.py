@@ -133,7 +133,7 @@ class FitRows:
     ) -> list[tuple[FloatArray, FloatArray]]:
         """Return the errors and host shares of each row under lines of its own constants."""
         asked = [
-            (job, entry.measured_tokens_per_s, [keys[n] for n in mine], logs)
+            (job, entry.measured_tokens_per_s or np.nan, [keys[n] for n in mine], logs)
             for job, entry, mine, logs in zip(self.jobs, self.predictions, own, lines, strict=True)
         ]
         return every_answer(self.cluster, row_priced, asked)
