@@ -20,7 +20,7 @@ from meshwright.base.errors import (
     nearest,
 )
 from meshwright.base.registry import load_entry_points
-from meshwright.catalog.calibration import UNCALIBRATED
+from meshwright.catalog.calibration import DEFAULT, UNCALIBRATED
 from meshwright.catalog.frameworks import load_framework
 from meshwright.catalog.models import load_model
 from meshwright.catalog.workloads import load_optimizer
@@ -208,9 +208,7 @@ def _bound_once(bound: Callable[[Point], Result], point: Point) -> Result:
 def bound_plan(point: Point) -> Result:
     """Return the step of the arithmetic alone, on all devices at their sustained rate."""
     known = declared(_asked(ask.Strategy, {**point, "on": whole_system_of(point)}))
-    problem = make_problem(
-        known.model, known.system, switched_on(known.workload), known.calibration
-    )
+    problem = make_problem(known.model, known.system, switched_on(known.workload), DEFAULT)
     least_s = float(arithmetic_s(problem, problem.system.num_alive))
     tokens_per_s = problem.workload.tokens_per_step / least_s
     return {"step_time_s": least_s, "fastest_s": least_s, "tokens_per_s": tokens_per_s}
