@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from meshwright.base.cluster import LocalProcesses, every_answer
 from meshwright.cli.main import main
+from meshwright.cli.study import run_study
 from meshwright_papers.studies.study import collection
 
 
@@ -46,3 +48,10 @@ def test_all_studies_share_a_document():
     files = collection.files({"tensor-parallel": result}, one_document=True)
     assert "## tensor-parallel" in files["studies.md"]
     assert all(name == "studies.md" or name.startswith("studies/") for name in files)
+
+
+def test_studies_over_processes_are_the_same_as_here():
+    names = ["tensor-parallel", "tensor-parallel"]
+    with LocalProcesses(2) as cluster:
+        over = every_answer(cluster, run_study, names)
+    assert [found.data for found in over] == [run_study(name).data for name in names]

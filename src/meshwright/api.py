@@ -9,10 +9,12 @@ The rooms are imported when a verb is called.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial, wraps
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from meshwright.sram.answer import PartitionPlan
     from meshwright.sram.partition import Cut
     from meshwright.sweep.answer import SweepAnswer
+    from meshwright.sweep.run import Swept
     from meshwright.train.answer import (
         Candidate,
         Check,
@@ -1126,8 +1129,9 @@ def sweep(asked: ask.Sweep, call: Call) -> SweepAnswer:
     """Return one question answered over all combinations of the varied fields."""
     from meshwright.base.cluster import open_cluster, state_of_code
     from meshwright.base.registry import version
-    from meshwright.sweep.answer import SweepAnswer
+    from meshwright.sweep.answer import SweepAnswer, way_on
     from meshwright.sweep.choice import choices, objective_of
+    from meshwright.sweep.front import front_names, front_of, run_front
     from meshwright.sweep.questions import QUESTIONS, checked, results_of
     from meshwright.sweep.results import cells_of, records, sweep_csv
     from meshwright.sweep.run import load_sweep
@@ -1136,6 +1140,13 @@ def sweep(asked: ask.Sweep, call: Call) -> SweepAnswer:
     from meshwright.view.heat_map import heat_svg
     from meshwright.view.svg import check_drawable
 
+    if asked.watch:
+        reading = asked.reading()
+        idle = ("budget", "front", "on_cluster", "csv", "picture", "report", "force")
+        asked.refuse_idle(reading, idle, "applies to a sweep, without --watch")
+        if asked.out is None:
+            reading.fault("--watch", "there is no place of results", "with --out FILE.db")
+        reading.done()
     stated = load_sweep(Path(asked.file))
     is_page = asked.report is not None and asked.report.suffix == ".html"
     written = {"--picture": ("heat_map", asked.picture),
@@ -1153,19 +1164,27 @@ def sweep(asked: ask.Sweep, call: Call) -> SweepAnswer:
     points, question = checked(stated), QUESTIONS[stated.ask]
     limits = asked.at_least or (), asked.at_most or ()
     objective = objective_of(results_of(stated.ask), asked.least, asked.most, *limits)
+    names = () if asked.front is None else front_names(asked.front, stated, question.bounded)
     with open_store(asked.out) as store, open_cluster(asked.on_cluster) as cluster:
-        swept = run_points(
-            stated.ask, question.answer, points, store, version=state_of_code(),
-            cluster=cluster,
-            progress=call.count("points", "; Ctrl-C: the results so far"),
-        )  # fmt: skip
+        ends_s = time.monotonic() + (0.0 if asked.watch else asked.budget or inf)
+
+        def results(points: Sequence[Mapping[str, Any]]) -> Swept:
+            return run_points(
+                stated.ask, question.answer, points, store, version=state_of_code(),
+                cluster=cluster, seconds=max(ends_s - time.monotonic(), 0.0),
+                progress=None if names else call.count("points", "; Ctrl-C: the results so far"),
+            )  # fmt: skip
+
+        swept = (run_front(names, points, question.bound, results, cluster.num_workers) if names
+                 else results(points))  # fmt: skip
     if asked.csv is not None:
         _write(asked, "csv", sweep_csv(swept))
     if asked.picture is not None and stated.heat_map is not None:
         _write(asked, "picture", heat_svg(cells_of(stated, stated.heat_map, swept)))
     chosen = () if objective is None else tuple(choices(objective, stated, records(swept)))
-    warnings = tuple(cluster.warnings)
-    found = SweepAnswer(stated, swept, chosen, version(), call.command, warnings)
+    warnings = (*cluster.warnings, *way_on(swept, store.place))
+    front = tuple(front_of(names, records(swept))) if names else ()
+    found = SweepAnswer(stated, swept, chosen, version(), call.command, warnings, front)
     if asked.report is not None and is_page:
         found.report(asked.report, force=asked.force)
     else:
@@ -1180,7 +1199,9 @@ def sweep(asked: ask.Sweep, call: Call) -> SweepAnswer:
 def validate(asked: ask.Validate, call: Call) -> Validation | Shown:
     """Return predictions of measured rows, published or your own."""
     if asked.kernels:
+        _refuse_workers(asked)
         return _validated_kernels(asked, call)
+    from meshwright.base.cluster import open_cluster
     from meshwright.base.registry import version
     from meshwright.calibration.rows import judged, rows_file
     from meshwright.calibration.serving import predict_all
@@ -1194,7 +1215,8 @@ def validate(asked: ask.Validate, call: Call) -> Validation | Shown:
         rows, faults = judged(rows_file(Path(asked.measurements)), asked.measurements)
         if faults and not rows:
             raise SpecError(faults, origin=asked.measurements)
-    predictions = tuple(predict_all(rows, asked.calibration))
+    with open_cluster(asked.on_cluster) as cluster:
+        predictions = tuple(predict_all(rows, asked.calibration, cluster))
     found = Validation(predictions, asked.calibration, tuple(faults), version(), call.command)
     from meshwright.calibration.view import documents
 
@@ -1213,6 +1235,13 @@ def _validated_kernels(asked: ask.Validate, call: Call) -> Shown:
     found = replace(found, version=version(), command=call.command)
     _write_documents(asked, "document", lambda stem: markdown_of(found.page(), stem))
     return cast("Shown", found)
+
+
+def _refuse_workers(asked: ask.Validate | ask.Calibrate) -> None:
+    """Refuse workers where single kernels are compared or fitted."""
+    reading = asked.reading()
+    asked.refuse_idle(reading, ("on_cluster",), "applies to steps, without --kernels")
+    reading.done()
 
 
 def _of_kernels(verb: str) -> Callable[..., Any]:
@@ -1238,6 +1267,7 @@ def _rows(path: str | None) -> Sequence[Row]:
 @verb(ask.Calibrate)
 def calibrate(asked: ask.Calibrate, call: Call) -> Fitted:
     """Return the constants of the cost model fitted to measured rows."""
+    from meshwright.base.cluster import open_cluster
     from meshwright.calibration.fit.report import fitted
     from meshwright.calibration.rows import is_frozen
     from meshwright.catalog.calibration import DEFAULT as CALIBRATED
@@ -1246,10 +1276,13 @@ def calibrate(asked: ask.Calibrate, call: Call) -> Fitted:
     name = "calibrated" if asked.out is None else asked.out.stem
     command = " ".join(filter(None, ("meshwright calibrate", asked.file)))
     if asked.kernels:
+        _refuse_workers(asked)
         found = cast("Fitted", _of_kernels("calibrate")(asked.file, name, f"{command} --kernels"))
     else:
         rows = [row for row in _rows(asked.file) if asked.file or not is_frozen(row)]
-        found = fitted(rows, name, command, CALIBRATED if asked.file else UNCALIBRATED)
+        with open_cluster(asked.on_cluster) as cluster:
+            base = CALIBRATED if asked.file else UNCALIBRATED
+            found = fitted(rows, name, command, base, cluster)
         if not found.data:
             raise InfeasibleError("no row has a measured throughput that can be predicted")
     _write(asked, "out", found.text)

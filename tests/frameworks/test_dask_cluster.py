@@ -6,8 +6,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -73,9 +74,10 @@ def cluster_of(number, env):
     with started(*words, env=env) as scheduler:
         address = f"tcp://127.0.0.1:{port}"
         with worker(address, env), worker(address, env):
-            cluster = open_cluster(f"dask://127.0.0.1:{port}")
+            deadline = time.monotonic() + 120
+            while (cluster := opened(f"dask://127.0.0.1:{port}")) is None:
+                assert time.monotonic() < deadline
             try:
-                deadline = time.monotonic() + 60
                 while cluster.num_workers < number or not cluster._workers:
                     assert time.monotonic() < deadline
                     time.sleep(0.2)
@@ -83,6 +85,12 @@ def cluster_of(number, env):
                 yield scheduler, address, cluster
             finally:
                 cluster.end()
+
+
+def opened(where):
+    """Return a cluster; None while its scheduler starts."""
+    with suppress(SpecError):
+        return open_cluster(where)
 
 
 def all_of(found):
@@ -144,6 +152,26 @@ def test_a_worker_of_another_version_is_left_out_by_name(functions, tmp_path):
         (warning,) = cluster.warnings
     assert "runs another version of meshwright" in warning
     assert found == {number: number * number for number in range(50)}
+
+
+@pytest.mark.parametrize(
+    ("ttl", "pause_s"),
+    [("2s", 8.0), pytest.param("5 minutes", 60.0, marks=pytest.mark.slow)],
+)
+def test_a_worker_that_is_not_heard_for_a_while_loses_nothing(functions, ttl, pause_s):
+    """A worker stands still as one without its network: given up after ``ttl``, or waited for."""
+    asked, env = functions
+    env = {**env, "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": ttl}
+    with cluster_of(2, env) as (_, _, cluster):
+        found, paused = [], None
+        for block in answers(cluster, asked.slow_square, range(1500)):
+            found += block
+            if paused is None:
+                paused = min(cluster._client.run(os.getpid).values())
+                os.kill(paused, signal.SIGSTOP)
+                threading.Timer(pause_s, os.kill, (paused, signal.SIGCONT)).start()
+    assert len(found) == 1500
+    assert dict(found) == {number: number * number for number in range(1500)}
 
 
 @pytest.mark.slow

@@ -355,6 +355,18 @@ class Written(Question):
     force: bool = option(FORCE_HELP)
 
 
+class Clustered(Question):
+    """Workers that share the parts of a long question."""
+
+    comes_last = True
+
+    on_cluster: Name = option(
+        "workers: processes here, or a Dask or Ray cluster",
+        "local:N|dask://HOST:PORT|ray://HOST:PORT",
+        "local:1",
+    )
+
+
 class Reported(Written):
     """A report that a command writes."""
 
@@ -750,7 +762,7 @@ class Read(Program, Written):
     out: Path | None = in_graph("write the graph as a file", "FILE.yaml", writes=(".yaml",))
 
 
-class Sweep(Written):
+class Sweep(Clustered, Written):
     """Ask one question for many models, systems and designs; resumable."""
 
     file: Name = argument("question, fixed fields and varied fields (YAML)", "FILE", is_needed=True)
@@ -760,10 +772,15 @@ class Sweep(Written):
         writes=(),
         is_resumed=True,
     )
-    on_cluster: Name = option(
-        "workers: processes here, or a Dask or Ray cluster",
-        "local:N|dask://HOST:PORT|ray://HOST:PORT",
-        "local:1",
+    budget: Duration | None = option(
+        "end after this time, such as 2h, with points far apart first; run again to go on", "TIME"
+    )
+    front: str | None = option(
+        "ask only points that may be best in results and fields, such as tokens_per_s,devices",
+        "NAME,NAME",
+    )
+    watch: bool = option(
+        "ask nothing: serve a page of the results in --out, which another process writes"
     )
     csv: Path | None = option("write all points and results", "FILE", writes=())
     picture: Path | None = option("draw the heat map of the file", "FILE.svg", writes=(".svg",))
@@ -787,7 +804,7 @@ class Sweep(Written):
     )
 
 
-class Validate(Reported):
+class Validate(Clustered, Reported):
     """Compare predictions with measurements, yours or published."""
 
     has_detail = True
@@ -799,7 +816,7 @@ class Validate(Reported):
     )
 
 
-class Calibrate(Written):
+class Calibrate(Clustered, Written):
     """Fit the constants of the cost model to measurements."""
 
     file: Name | None = argument("measured rows, a JSON array (the published ones)", "FILE")
@@ -839,7 +856,7 @@ class Run(Question):
     port: Port | None = option("port at which the processes meet (a free one)", "N")
 
 
-class Study(Written):
+class Study(Clustered, Written):
     """Rebuild a published figure or question."""
 
     name: str | None = argument("name of a study, or 'all'; without one, the names")

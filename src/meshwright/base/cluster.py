@@ -15,18 +15,14 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    BrokenExecutor,
-    CancelledError,
-    Future,
-    ProcessPoolExecutor,
-    wait,
-)
+from concurrent.futures import BrokenExecutor, CancelledError, Future, ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from math import inf
 from multiprocessing import active_children, get_context
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, Generic, Self, TypeVar
 
 from meshwright.base.errors import Fault, MeshwrightError, SpecError, UnsupportedError
@@ -37,6 +33,9 @@ Answer = TypeVar("Answer")
 
 BLOCK_S = 0.5
 """Seconds of work in a block, about: long against a message, short against a loss [s]."""
+DEALT_S = 1e-3
+"""Seconds in which one block is dealt and its answers are stored, about [s]: more workers get
+longer blocks, so that none waits for the process that asks."""
 MOST_IN_BLOCK = 256
 MOST_TRIES = 3
 """Times that a question may end its worker, or fail, before it is given up."""
@@ -108,6 +107,8 @@ class Cluster(ABC):
     """Workers that take calls."""
 
     num_workers = 1
+    loses_all = False
+    """Whether a worker that ends takes the calls of all others with it."""
     warnings: Sequence[str] = ()
 
     @property
@@ -154,8 +155,13 @@ class Here(Cluster):
         return future
 
 
+HERE = Here()
+
+
 class LocalProcesses(Cluster):
     """Processes of this machine, started once; they share what was loaded before."""
+
+    loses_all = True
 
     def __init__(self, num_workers: int) -> None:
         self.num_workers = num_workers
@@ -332,7 +338,7 @@ def _other_version(worker: str) -> str:
 
 def answers(
     cluster: Cluster, answer: Callable[[Item], Answer], items: Sequence[Item],
-    groups: Sequence[Hashable] | None = None,
+    groups: Sequence[Hashable] | None = None, seconds: float = inf,
 ) -> Iterator[list[tuple[int, Answer | Failed]]]:  # fmt: skip
     """Yield the answers of questions as they come, each with the place of its question.
 
@@ -343,8 +349,10 @@ def answers(
     groups
         What questions share, such as a model and a system: those that are equal go to one worker
         together.
+    seconds
+        Time after which no answer is waited for [s].
     """
-    version = state_of_code()
+    version, ends_s = state_of_code(), time.monotonic() + seconds
     order = list(range(len(items)))
     if groups is not None:
         first: dict[Hashable, int] = {}
@@ -354,22 +362,33 @@ def answers(
     left, suspects = deque(order), deque[_Block[Item]]()
     failures: dict[int, int] = {}
     under_way: dict[Future[Any], _Block[Item]] = {}
+    finished = SimpleQueue[Future[Any]]()
     spent_s, num_done = 0.0, 0
 
     def next_block() -> _Block[Item] | None:
-        """Return the next questions; one that may have ended its worker runs alone."""
-        if suspects:
+        """Return the next questions; one that may have ended its worker runs alone.
+
+        It is alone in its block, and in the cluster where its end would be that of others.
+        """
+        if suspects and cluster.loses_all:
             return suspects.popleft() if not under_way else None
-        if not left or len(under_way) >= cluster.most_under_way:
+        if len(under_way) >= cluster.most_under_way:
+            return None
+        if suspects:
+            return suspects.popleft()
+        if not left:
             return None
         fair = -(-len(left) // (4 * cluster.num_workers))
-        fast = BLOCK_S * num_done / spent_s if spent_s else 1.0
+        block_s = max(BLOCK_S, DEALT_S * cluster.num_workers)
+        fast = block_s * num_done / spent_s if spent_s else 1.0
         size = max(1, min(fair, MOST_IN_BLOCK, int(fast)))
         places = tuple(left.popleft() for _ in range(min(size, len(left))))
         return _Block(places, tuple(items[place] for place in places))
 
     def send(block: _Block[Item]) -> None:
-        under_way[cluster.submit(answered, version, answer, block.items)] = block
+        future = cluster.submit(answered, version, answer, block.items)
+        under_way[future] = block
+        future.add_done_callback(finished.put)
 
     def lost(blocks: Sequence[_Block[Item]], error: BaseException) -> list[tuple[int, Failed]]:
         """Ask the questions of lost workers again one by one; return those that are given up."""
@@ -384,12 +403,13 @@ def answers(
                     suspects.append(_Block((place,), (item,), tries))
         return given_up
 
-    while left or suspects or under_way:
+    while (left or suspects or under_way) and (left_s := ends_s - time.monotonic()) > 0:
         while (block := next_block()) is not None:
             send(block)
-        done, _ = wait(under_way, timeout=HEARTBEAT_S, return_when=FIRST_COMPLETED)
+        done = _all_of(finished, min(HEARTBEAT_S, left_s))
         if not done:
             cluster.check()
+        kept: list[tuple[int, Answer | Failed]] = []
         for future in done:
             if future not in under_way:  # its pool broke with another one
                 continue
@@ -404,27 +424,53 @@ def answers(
                 broken = [block, *under_way.values()]
                 under_way.clear()
                 cluster.renew()
-                yield from _some(lost(broken, error))
+                kept += lost(broken, error)
                 break
             except WorkerLostError as error:
                 cluster.check()
-                yield from _some(lost([block], error))
+                kept += lost([block], error)
                 continue
             spent_s, num_done = spent_s + took_s, num_done + len(block.items)
-            kept = []
             for place, item, one in zip(block.places, block.items, found, strict=True):
-                failures[place] = failures.get(place, 0) + isinstance(one, Failed)
-                if isinstance(one, Failed) and failures[place] < MOST_TRIES:
-                    suspects.append(replace(block, places=(place,), items=(item,)))
-                else:
-                    kept.append((place, one))
-            yield from _some(kept)
+                if isinstance(one, Failed):
+                    failures[place] = failures.get(place, 0) + 1
+                    if failures[place] < MOST_TRIES:
+                        suspects.append(replace(block, places=(place,), items=(item,)))
+                        continue
+                kept.append((place, one))
+        if kept:
+            yield kept
 
 
-def _some(found: list[Any]) -> Iterator[list[Any]]:
-    """Yield a list that is not empty."""
-    if found:
-        yield found
+def _all_of(finished: SimpleQueue[Future[Any]], seconds: float) -> list[Future[Any]]:
+    """Return the calls that have ended, the first within some seconds; empty: none has."""
+    found = []
+    with suppress(Empty):
+        found.append(finished.get(timeout=seconds))
+        while True:
+            found.append(finished.get_nowait())
+    return found
+
+
+def every_answer(
+    cluster: Cluster, answer: Callable[[Item], Answer], items: Sequence[Item]
+) -> list[Answer]:
+    """Return the answers of questions in their order.
+
+    Raises
+    ------
+    MeshwrightError
+        A question was given up. Without other workers its own error is raised.
+    """
+    if isinstance(cluster, Here):
+        return [answer(item) for item in items]
+    found: dict[int, Answer] = {}
+    for block in answers(cluster, answer, items):
+        for place, one in block:
+            if isinstance(one, Failed):
+                raise MeshwrightError(one.reason)
+            found[place] = one
+    return [found[place] for place in range(len(items))]
 
 
 def _end_with_parent(parent: int) -> None:

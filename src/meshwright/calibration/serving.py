@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
+from itertools import chain
 from math import inf
 from typing import Any
 
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
+from meshwright.base.cluster import HERE, Cluster, every_answer
 from meshwright.calibration.prediction import Prediction, predict, refused_or
 from meshwright.calibration.rows import (
     Fields,
@@ -145,13 +147,26 @@ def _strategy(
     return make_strategy(tp=tp, pp=pp, dp_replicate=joined, ep=ep, etp=etp), replicas
 
 
-def predict_all(rows: Sequence[Row], calibration: str) -> list[Prediction]:
-    """Return the prediction of each row, of training or of inference, in the order of the rows."""
-    by_kind = {
-        kind: iter(method([row for row in rows if _kind(row) == kind], calibration))
-        for kind, method in PREDICTING.items()
-    }
-    return [next(by_kind[_kind(row)]) for row in rows]
+def predict_all(
+    rows: Sequence[Row], calibration: str, cluster: Cluster = HERE
+) -> list[Prediction]:  # fmt: skip
+    """Return the prediction of each row, of training or of inference, in the order of the rows.
+
+    Rows of one kind, system and model go to one worker: they are priced together.
+    """
+    parts: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for place, row in enumerate(rows):
+        parts[_kind(row), row.system, row.model].append(place)
+    asked = [tuple(rows[place] for place in part) for part in parts.values()]
+    found = every_answer(cluster, partial(_predict_part, calibration), asked)
+    places = chain.from_iterable(parts.values())
+    ordered = dict(zip(places, chain.from_iterable(found), strict=True))
+    return [ordered[place] for place in range(len(rows))]
+
+
+def _predict_part(calibration: str, rows: Sequence[Row]) -> list[Prediction]:
+    """Return the predictions of rows of one kind."""
+    return PREDICTING[_kind(rows[0])](rows, calibration)
 
 
 def _kind(row: Row) -> tuple[bool, bool]:

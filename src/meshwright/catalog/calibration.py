@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any
 
 from pydantic import Field, create_model
@@ -301,7 +300,7 @@ def load_calibration(
     return Calibration(
         **values,
         family=family if is_known else GENERIC,
-        intervals=MappingProxyType(intervals),
+        intervals=intervals,
         is_calibrated=home is not None,
         source=first if home else f"{first}; no constants for family {family!r}",
         spread=_spread(files, family),

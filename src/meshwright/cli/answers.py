@@ -5,7 +5,9 @@ Every function takes the question of its command and returns the exit status.
 
 from __future__ import annotations
 
+import json
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -248,15 +250,33 @@ def _show_job(found: ReadJob, args: Any) -> int:
 
 
 def sweep(args: Any) -> int:
-    """Print a sweep; 3 where no point has a plan or is within limits, 130 where Ctrl-C came."""
+    """Print a sweep; 3 where no point has a plan or is within limits, 130 where some are left."""
     from meshwright.sweep.results import counts_of
 
+    if args.watch:
+        return _watch(args)
     found = api.sweep.answer(args, _call(args))
     show_answer(found, args)
     if not found.swept.is_complete:
         return INTERRUPTED
     is_empty = any(not choice.best for choice in found.chosen)
     return NOTHING_FITS if is_empty or "found" not in counts_of(found.swept) else 0
+
+
+def _watch(args: Any) -> int:
+    """Serve the results of a sweep that are there, until Ctrl-C."""
+    from meshwright.explore.watch import Watch
+    from meshwright.view.html import html_of
+
+    def page() -> str:
+        return html_of(api.sweep.answer(args, _call(args)).page())
+
+    page()  # faults come before the address
+    with Watch(page) as server, suppress(KeyboardInterrupt):
+        about = f"watching {args.out} at {server.url}\nCtrl-C ends it"
+        print(json.dumps({"url": server.url}) if args.json else about, flush=True)
+        server.serve_forever()
+    return 0
 
 
 def validate(args: Any) -> int:

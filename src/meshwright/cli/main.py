@@ -426,7 +426,14 @@ class Counter(ProgressBar):
     def __init__(self, things: str, note: str = "") -> None:
         super().__init__()
         self.things, self.note = things, note
+        self.first: tuple[float, int] | None = None
 
     def __call__(self, done: int, number: int) -> None:
-        """Show the number of things that are done."""
-        self.update(f"{done:,} of {number:,} {self.things}{self.note}", done, number)
+        """Show the number of things that are done, and the time that the others will take."""
+        now = time.monotonic()
+        began, before = self.first = self.first or (now, done)
+        text = f"{done:,} of {number:,} {self.things}"
+        if before < done < number:
+            left_s = (now - began) * (number - done) / (done - before)
+            text += f", {left_s / 60:.0f} min left" if left_s >= 60 else f", {left_s:.0f} s left"
+        self.update(text + self.note, done, number)

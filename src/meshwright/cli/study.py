@@ -42,16 +42,16 @@ def study(args: Any) -> int:
     """Print a study, or the list of them; with ``--out`` write its files."""
     from pathlib import Path
 
+    from meshwright.base.cluster import every_answer, open_cluster
     from meshwright.base.errors import Fault, SpecError, UnknownNameError
     from meshwright.base.files import write_all
-    from meshwright.base.registry import load_entry_points
     from meshwright.cli.main import show
     from meshwright.view.svg import check_drawable
 
     folder = None if args.out is None else Path(args.out)
     if folder is not None and folder.exists() and not folder.is_dir():
         raise SpecError(Fault("--out", f"{args.out!r} is a file", "name a folder"))
-    collections: list[Collection] = list(load_entry_points("studies").values())
+    collections = installed()
     if not collections:
         fix = "they are in a separate distribution: pip install meshwright-papers"
         raise SpecError(Fault("study", "no studies are installed", fix))
@@ -66,9 +66,11 @@ def study(args: Any) -> int:
     is_all = args.name == ALL
     results: dict[str, StudyResult] = {}
     files: dict[str, str] = {}
+    with open_cluster(args.on_cluster) as cluster:
+        asked = list(titles) if is_all else [args.name]
+        ran = dict(zip(asked, every_answer(cluster, run_study, asked), strict=True))
     for collection in collections:
-        names = [name for name in collection.titles if is_all or name == args.name]
-        found = {name: collection.run(name) for name in names}
+        found = {name: ran[name] for name in collection.titles if name in ran}
         results |= found
         if folder is not None and found:
             files |= collection.files(found, one_document=is_all)
@@ -82,3 +84,15 @@ def study(args: Any) -> int:
     data = {name: dict(result.data) for name, result in results.items()}
     show(lines, data if is_all else data[args.name], args.json)
     return 0
+
+
+def installed() -> list[Collection]:
+    """Return the collections of all distributions."""
+    from meshwright.base.registry import load_entry_points
+
+    return list(load_entry_points("studies").values())
+
+
+def run_study(name: str) -> StudyResult:
+    """Return the result of a study; workers run it."""
+    return next(found for found in installed() if name in found.titles).run(name)

@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import hmac
 import json
-import secrets
 import select
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,10 +24,10 @@ from urllib.parse import urlsplit
 from meshwright.base.errors import MeshwrightError, UsageError
 from meshwright.catalog.answer_file import plain_data
 from meshwright.explore import answers
+from meshwright.explore.loopback import LocalServer, Loopback
 from meshwright.explore.question import Start, catalog
 from meshwright.show.failure import failure
 
-HOST = "127.0.0.1"
 OWN = Path(__file__).parent / "page"
 KIT = Path(__file__).parents[1] / "view"
 FILES = {
@@ -58,22 +55,14 @@ class Cancelled(BaseException):
     """The browser no longer waits for the answer."""
 
 
-class Explorer(ThreadingHTTPServer):
+class Explorer(LocalServer):
     """The page of one question, served to one user."""
-
-    daemon_threads = True
 
     def __init__(self, start: Start, port: int = 0) -> None:
         self.start = start
-        self.token = secrets.token_urlsafe(24)
         self.to_stop: set[str] = set()
         """Names, from the page, of searches that are to stop with their best so far."""
-        super().__init__((HOST, port), Handler)
-
-    @property
-    def own_host(self) -> str:
-        """Host name of this server in requests."""
-        return f"{HOST}:{self.server_port}"
+        super().__init__(Handler, port)
 
     @property
     def url(self) -> str:
@@ -92,24 +81,14 @@ class Explorer(ThreadingHTTPServer):
 
         threading.Thread(target=loaded, daemon=True).start()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore a browser that left; other errors are bugs of this package, and shown."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
 
-
-class Handler(BaseHTTPRequestHandler):
+class Handler(Loopback):
     """One request."""
 
     server: Explorer
-    server_version, sys_version = "meshwright", ""
-    timeout = 30
-    """Seconds after which an unfinished request is given up."""
+    policy = POLICY
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Print nothing: the terminal belongs to the user."""
-
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802
         """Send a file of the page, or its content."""
         path = urlsplit(self.path).path
         if not self._is_named_right():
@@ -124,7 +103,7 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self._refuse(HTTPStatus.NOT_FOUND, "there is no such page")
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802
         """Answer a question of the page."""
         if not (self._is_named_right() and self._is_let_in() and self._is_from_page()):
             return
@@ -144,12 +123,6 @@ class Handler(BaseHTTPRequestHandler):
         answer(self, given)
 
     # ------------------------------------------------------------------------------ who asks
-
-    def _is_named_right(self) -> bool:
-        if self.headers.get("Host") == self.server.own_host:
-            return True
-        self._refuse(HTTPStatus.MISDIRECTED_REQUEST, f"this is {self.server.own_host}")
-        return False
 
     def _is_let_in(self) -> bool:
         held = self.headers.get("Authorization", "").encode("utf-8", "replace")
@@ -227,23 +200,6 @@ class Handler(BaseHTTPRequestHandler):
         spent = f"total;dur={1e3 * took:.1f}, cpu;dur={1e3 * busy:.1f}"
         headers = {"Content-Type": "application/json", "Server-Timing": spent}
         self._send(HTTPStatus.OK, content, headers)
-
-    def _refuse(self, status: HTTPStatus, message: str) -> None:
-        self._send(status, f"{message}\n".encode(), {"Content-Type": "text/plain; charset=utf-8"})
-
-    def _send(self, status: HTTPStatus, content: bytes, headers: Mapping[str, str]) -> None:
-        self._head(status, {**headers, "Content-Length": str(len(content))})
-        self.wfile.write(content)
-
-    def _head(self, status: HTTPStatus, headers: Mapping[str, str]) -> None:
-        self.send_response(status)
-        always = {
-            "Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff",
-            "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
-        }  # fmt: skip
-        for name, value in {**headers, **always}.items():
-            self.send_header(name, value)
-        self.end_headers()
 
 
 def _refusal(error: Exception) -> dict[str, Any]:

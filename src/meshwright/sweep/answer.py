@@ -11,6 +11,7 @@ from meshwright.spec.sweep import SweepSpec
 from meshwright.sweep.choice import Choice
 from meshwright.sweep.results import records
 from meshwright.sweep.run import Swept
+from meshwright.view.words import counted
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class SweepAnswer(Shown):
     WRITTEN: ClassVar[Mapping[str, str]] = {
         "name": "asked.name", "ask": "asked.ask", "is_complete": "swept.is_complete",
         "num_points": "swept.num_points", "num_new": "swept.num_new", "points": "records",
-        "chosen": "chosen", "warnings": "warnings",
+        "chosen": "chosen", "front": "front", "warnings": "warnings",
     }  # fmt: skip
     asked: SweepSpec
     swept: Swept
@@ -29,7 +30,9 @@ class SweepAnswer(Shown):
     version: str = ""
     command: str = ""
     warnings: tuple[str, ...] = ()
-    """Workers that were left out, by name."""
+    """Workers that were left out, by name, and the way to go on where points are not asked yet."""
+    front: tuple[Mapping[str, Any], ...] = ()
+    """Points that no other one beats in the results and fields that were asked for."""
 
     @property
     def records(self) -> Sequence[Mapping[str, Any]]:
@@ -39,3 +42,13 @@ class SweepAnswer(Shown):
     def rows(self) -> Rows:
         """Return the points with their results."""
         return records(self.swept)
+
+
+def way_on(swept: Swept, place: object) -> tuple[str, ...]:
+    """Return the number of points that are left, and the way to ask them; empty: none is left."""
+    if swept.is_complete:
+        return ()
+    left = sum(result is None for result in swept.results)
+    on = (f"the same command goes on, as {place} holds the others" if place is not None
+          else "with --out FILE.db the same command would go on")  # fmt: skip
+    return (f"{left:,} of {counted(swept.num_points, 'point')} not asked yet: {on}",)

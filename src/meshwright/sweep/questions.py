@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from meshwright.ask import questions as ask
@@ -19,7 +20,7 @@ from meshwright.base.errors import (
     nearest,
 )
 from meshwright.base.registry import load_entry_points
-from meshwright.catalog.calibration import UNCALIBRATED
+from meshwright.catalog.calibration import DEFAULT, UNCALIBRATED
 from meshwright.catalog.frameworks import load_framework
 from meshwright.catalog.models import load_model
 from meshwright.catalog.workloads import load_optimizer
@@ -40,7 +41,10 @@ from meshwright.sweep.systems import (
     YIELDS,
     is_design,
     system_of,
+    whole_system_of,
 )
+from meshwright.train.question import make_problem, switched_on
+from meshwright.train.search import arithmetic_s
 from meshwright.wafer.training import plan
 
 YES_OR_NO: Mapping[object, bool] = {"yes": True, "no": False, True: True, False: False}
@@ -58,6 +62,9 @@ class Question:
     answer: Callable[[Point], Result]
     values: tuple[str, ...]
     """Names of the numbers in an answer, each in ``QUANTITIES``."""
+    bound: Callable[[Point], Result]
+    """Returns the best that some results of a point can be, without a search."""
+    bounded: tuple[str, ...]
 
 
 _KNOWN: dict[str, Result] = {}
@@ -181,6 +188,40 @@ def _by_peers(
     return found
 
 
+NOT_BOUNDING = ("network", "links", "memory", *DRAWN)
+"""Fields that no bound reads: it counts the arithmetic alone, on all devices."""
+_BOUNDS: dict[tuple[object, ...], Result] = {}
+
+
+def _bound_once(bound: Callable[[Point], Result], point: Point) -> Result:
+    """Return a bound, once for all points that differ in nothing that it reads; empty: none."""
+    read = (one for one in sorted(point.items()) if one[0] not in NOT_BOUNDING)
+    key = (bound, *read)
+    if key not in _BOUNDS:
+        try:
+            _BOUNDS[key] = bound(point)
+        except (InfeasibleError, SpecError):
+            _BOUNDS[key] = {}
+    return _BOUNDS[key]
+
+
+def bound_plan(point: Point) -> Result:
+    """Return the step of the arithmetic alone, on all devices at their sustained rate."""
+    known = declared(_asked(ask.Strategy, {**point, "on": whole_system_of(point)}))
+    problem = make_problem(known.model, known.system, switched_on(known.workload), DEFAULT)
+    least_s = float(arithmetic_s(problem, problem.system.num_alive))
+    tokens_per_s = problem.workload.tokens_per_step / least_s
+    return {"step_time_s": least_s, "fastest_s": least_s, "tokens_per_s": tokens_per_s}
+
+
+def bound_graph(point: Point) -> Result:
+    """Return the passes of the arithmetic alone, on all devices at their peak."""
+    asked, graph = _asked(ask.Map, point), _load_graph(point)
+    machine = calibrated_system(whole_system_of(point), UNCALIBRATED)
+    passes_per_s = machine.peak_flops_per_s(graph) / graph.flops
+    return {"passes_per_s": passes_per_s, "step_time_s": asked.passes / passes_per_s}
+
+
 _TAKEN = tuple(
     name for name, option in ask.Strategy.options.items()
     if not option.is_hidden and name not in ("on", "network", "workload", "calibration")
@@ -192,12 +233,14 @@ QUESTIONS: Mapping[str, Question] = {
         ("step_time_s", "fastest_s", "tokens_per_s", "mfu", "memory_bytes", "power_w",
          "tokens_per_j", "cost_usd", "run_s", "run_usd", "lower_bound_s",
          "dead_devices", "tokens_per_s_per_die"),
+        partial(_bound_once, bound_plan), ("step_time_s", "fastest_s", "tokens_per_s"),
     ),
     "graph": Question(
         ask.Map, ("graph",), ("seq", "training", "passes", "precision", "optimizer", "overlap",
                               "tp", "pp", "dp"), answer_graph,
         ("step_time_s", "passes_per_s", "utilisation", "memory_bytes", "power_w", "chips_power_w",
          "memory_power_w", "links_power_w", "passes_per_j", "lower_bound_s", *BY_PEERS),
+        partial(_bound_once, bound_graph), ("step_time_s", "passes_per_s"),
     ),
 }  # fmt: skip
 

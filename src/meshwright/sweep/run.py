@@ -8,15 +8,17 @@ import re
 import signal
 import stat
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from math import inf
 from pathlib import Path
 from types import FrameType
 
-from meshwright.base.cluster import Cluster, Failed, Here, answers
+from meshwright.base.cluster import HERE, Cluster, Failed, answers
 from meshwright.base.files import opened
 from meshwright.catalog.files import load_file
 from meshwright.spec.sweep import SweepSpec, Value
@@ -118,7 +120,7 @@ SHARED = ("model", "graph", "on", "network", "devices", "chip", "memory")
 
 def run(
     ask: str, evaluate: Evaluate, points: Sequence[Point], store: Store, *,
-    version: str, cluster: Cluster | None = None, progress: Progress | None = None,
+    version: str, cluster: Cluster = HERE, progress: Progress | None = None, seconds: float = inf,
 ) -> Swept:  # fmt: skip
     """Return the results of all points; stored results are not computed again.
 
@@ -133,15 +135,20 @@ def run(
         Workers that answer; this process if not given.
     progress
         Called with the number of points that are done, and of all.
+    seconds
+        Time after which no answer is waited for [s]: points far apart then come first. With 0 the
+        stored results come back.
     """
     keys = [key_of(ask, point, version) for point in points]
     known = store.known(keys)
-    missing = list({key: at for at, key in enumerate(keys) if key not in known}.values())
+    order = far_apart(points) if 0 < seconds < inf else range(len(points))
+    missing = list({keys[at]: at for at in order if keys[at] not in known}.values())
     asked = [points[index] for index in missing]
     groups = [tuple(point.get(field) for field in SHARED) for point in asked]
     num_new = 0
     with suppress(KeyboardInterrupt, _Interrupted), _answering_interrupts():
-        for batch in answers(cluster or Here(), evaluate, asked, groups):
+        grouped = groups if seconds == inf else None
+        for batch in answers(cluster, evaluate, asked, grouped, seconds):
             found = [
                 (missing[at], _failed(one) if isinstance(one, Failed) else one) for at, one in batch
             ]
@@ -151,6 +158,34 @@ def run(
             if progress is not None:
                 progress(len(points) - len(missing) + num_new, len(points))
     return Swept(tuple(points), tuple(known.get(key) for key in keys), num_new)
+
+
+def far_apart(points: Sequence[Point]) -> list[int]:
+    """Return the order of points in which each part of the order covers all sides evenly.
+
+    The values of a side come first, last, in the middle, and so on between those that are there; a
+    point comes when all of its values have come.
+    """
+    turns: dict[str, dict[object, int]] = {}
+    for name in points[0] if points else ():
+        values = list(dict.fromkeys(point.get(name) for point in points))
+        turns[name] = {values[place]: turn for turn, place in enumerate(_halved(len(values)))}
+    comes = [sorted((turns[name][point.get(name)] for name in turns), reverse=True)
+             for point in points]  # fmt: skip
+    return sorted(range(len(points)), key=lambda at: (comes[at], at))
+
+
+def _halved(number: int) -> list[int]:
+    """Return the places of a row: its ends, then the middles between places that are there."""
+    found = list(dict.fromkeys((0, number - 1)))
+    gaps = deque([(0, number - 1)])
+    while gaps:
+        first, last = gaps.popleft()
+        middle = (first + last) // 2
+        if first < middle:
+            found.append(middle)
+            gaps += [(first, middle), (middle, last)]
+    return found
 
 
 def _failed(found: Failed) -> Result:

@@ -9,6 +9,7 @@ from meshwright.base.units import format_si
 from meshwright.spec.sweep import Better, HeatMap, SweepSpec
 from meshwright.sweep.answer import SweepAnswer
 from meshwright.sweep.choice import Choice, Record, choices, has_value, text_of, with_unit
+from meshwright.sweep.front import BEATEN
 from meshwright.sweep.quantities import QUANTITIES, field_of
 from meshwright.sweep.questions import QUESTIONS
 from meshwright.sweep.results import (
@@ -42,7 +43,11 @@ def sweep_page(answer: SweepAnswer) -> Page:
     every = [*answer.chosen, *_chosen(sweep, found)]
     sections = (
         Section("map", "How does it vary?", list(_map_parts(sweep, swept))),
-        Section("best", "Which points are best?", list(_best_parts(sweep, found, every))),
+        Section(
+            "best",
+            "Which points are best?",
+            [*_front_parts(answer), *_best_parts(sweep, found, every)],
+        ),
         Section("groups", "Which group is better?", list(_group_parts(sweep, found))),
         Section("beside", "Do other rules agree?", list(_beside_parts(sweep, found))),
         Section("counts", "What became of the points?", list(_count_parts(sweep, swept, found))),
@@ -56,10 +61,7 @@ def sweep_page(answer: SweepAnswer) -> Page:
         subtitle=f"{counted(len(found), 'point')}: {varied}" + (f"; {fixed}" if fixed else ""),
         tiles=list(_tiles(sweep, swept, found, every)),
         sections=[section for section in sections if section.parts],
-        warnings=(
-            *answer.warnings,
-            *(() if swept.is_complete else ("interrupted: some points are not asked yet",)),
-        ),
+        warnings=answer.warnings,
         command=answer.command,
         version=answer.version,
     )
@@ -95,7 +97,7 @@ def _tiles(
 ) -> Iterator[Tile]:
     counts = counts_of(swept)
     ended = ", ".join(f"{number:,} {status}" for status, number in counts.items())
-    num_reused = sum(result is not None for result in swept.results) - swept.num_new
+    num_reused = sum(result not in (None, BEATEN) for result in swept.results) - swept.num_new
     reused = f" and {num_reused:,} reused" if num_reused else ""
     yield Tile("How many points have a plan?", ended,
                f"{len(found):,} points, {swept.num_new:,} of them new{reused}", "counts",
@@ -198,6 +200,13 @@ def _bars(field: str, name: str, found: Sequence[Record]) -> Iterator[Chart]:
             labels, [float(record[name]) for record in have], shown, QUANTITIES[name].title
         ),
     )
+
+
+def _front_parts(answer: SweepAnswer) -> Iterator[Part]:
+    """Yield the front, where one was asked for."""
+    if answer.front:
+        table = _points_table(answer.asked, answer.front)
+        yield replace(table, caption="The front: no point beats one of these, asked or not")
 
 
 def _best_parts(

@@ -161,3 +161,28 @@ def test_two_that_ask_the_same_keep_one_result_each(tmp_path, program):
     for process in started:
         assert process.communicate(timeout=120)[0].endswith("True\n")
     assert kept(base) == expected
+
+
+def test_clocks_that_jump_change_no_answer(monkeypatch):
+    """The clock of a worker goes back and forth by hours between two readings of it."""
+    rng = random.Random(0)
+
+    def jumping():
+        return time.monotonic() + rng.choice([-7200.0, 0.0, 7200.0])
+
+    monkeypatch.setattr(clusters.time, "perf_counter", jumping)
+    found = list(answers(Here(), square, range(500)))
+    assert sorted(place for block in found for place, _ in block) == list(range(500))
+    assert all_of(found) == {number: number * number for number in range(500)}
+
+
+def test_no_answer_is_waited_for_after_its_time():
+    def slow(number):
+        time.sleep(0.05)
+        return number
+
+    started = time.monotonic()
+    found = all_of(answers(Here(), slow, range(100), seconds=0.4))
+    assert 0 < len(found) < 50
+    assert time.monotonic() - started < 20
+    assert all_of(answers(Here(), slow, range(100), seconds=0.0)) == {}

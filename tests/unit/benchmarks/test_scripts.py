@@ -16,6 +16,7 @@ SMALLEST = {
     "audit_campaign.py": "--number 4",
     "audit_mutants.py": "weights_halved",
     "baselines.py": "--small",
+    "cluster_at_scale.py": "--workers 10",
     "contiguous_partition.py": "--small",
     "faulty_grids.py": "--grids 1 --strategies 2",
     "fault_maps.py": "--small",

@@ -6,18 +6,23 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
 from dataclasses import replace
+from itertools import product
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from meshwright.base.cluster import LocalProcesses, state_of_code
 from meshwright.base.errors import SpecError
 from meshwright.cli.main import main
 from meshwright.spec.sweep import HeatMap, SweepSpec
+from meshwright.sweep.answer import way_on
 from meshwright.sweep.questions import QUESTIONS, checked
 from meshwright.sweep.results import cells_of, counts_of, records, sweep_csv
-from meshwright.sweep.run import key_of, points_of, run
+from meshwright.sweep.run import far_apart, key_of, points_of, run
 from meshwright.sweep.stores import SqliteStore
 from meshwright.view.heat_map import heat_spec, heat_svg
 
@@ -220,6 +225,7 @@ def test_a_file_with_something_else_is_no_store(tmp_path):
 
 STUBBORN = r"""
 import os, sys, time
+from pathlib import Path
 from meshwright.base.cluster import open_cluster
 from meshwright.sweep.run import run
 from meshwright.sweep.stores import SqliteStore
@@ -235,7 +241,7 @@ def evaluate(point):
             pass
 
 if __name__ == "__main__":
-    with SqliteStore(None) as store, open_cluster("local:" + sys.argv[1]) as cluster:
+    with SqliteStore(Path(sys.argv[2])) as store, open_cluster("local:" + sys.argv[1]) as cluster:
         points = [{"x": x} for x in (1, 2, 3, 4)]
         swept = run("plan", evaluate, points, store, version="0", cluster=cluster,
                     progress=lambda done, number: os.write(1, b"kept\n"))
@@ -249,18 +255,25 @@ def test_ctrl_c_ends_a_sweep_inside_a_point_and_keeps_the_others(tmp_path, worke
     path = tmp_path / "stubborn.py"
     path.write_text(STUBBORN)
     with subprocess.Popen(
-        [sys.executable, "-u", str(path), str(workers)], stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-u", path, str(workers), tmp_path / "kept.db"],
+        stdout=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as process:  # fmt: skip
         try:
             lines = [process.stdout.readline() for _ in range(workers + 1)]
             assert sorted(lines) == ["asked\n"] * workers + ["kept\n"]
             process.send_signal(signal.SIGINT)
+            sent_s = time.monotonic()
             told, _ = process.communicate(timeout=100)
+            took_s = time.monotonic() - sent_s
         finally:
             process.kill()
     assert process.returncode == 0
     assert told == "['found', None, None, None]\n"
+    assert took_s < 20  # 2 s on a machine with a core to spare
+    with closing(sqlite3.connect(tmp_path / "kept.db")) as base:
+        assert base.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert base.execute("SELECT count(*) FROM results").fetchone() == (1,)
 
 
 def test_a_point_that_ends_its_worker_fails_and_the_others_go_on(tmp_path):
@@ -562,3 +575,36 @@ def test_workers_end_with_the_process_that_asks(tmp_path):
         assert process.pid not in workers
         process.kill()
         assert process.communicate(timeout=60)[0] == ""  # the pipe ends with the last of them
+
+
+def test_a_sweep_that_has_time_left_for_some_points_goes_on_later(tmp_path, capsys):
+    asked = []
+
+    def slow(point):
+        asked.append(point["x"])
+        time.sleep(0.05)
+        return {"status": "found"}
+
+    points = [{"x": x} for x in range(100)]
+    with SqliteStore(tmp_path / "kept.db") as store:
+        first = run("plan", slow, points, store, version="0", seconds=0.5)
+        assert asked[:3] == [0, 99, 49]
+        assert 0 < first.num_new < 100
+        assert not first.is_complete
+        assert way_on(first, store.place)[0].startswith(f"{100 - first.num_new} of 100 points not")
+        idle = run("plan", slow, points, store, version="0", seconds=0.0)
+        assert (idle.num_new, idle.results) == (0, first.results)
+        rest = run("plan", slow, points, store, version="0")
+    assert rest.is_complete
+    assert first.num_new + rest.num_new == 100
+    assert sorted(asked) == list(range(100))
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=3))
+def test_points_far_apart_are_all_points_with_the_corners_first(sizes):
+    points = [dict(enumerate(map(str, at))) for at in product(*map(range, sizes))]
+    order = far_apart(points)
+    assert sorted(order) == list(range(len(points)))
+    corners = {tuple(str(at) for at in one) for one in product(*({0, n - 1} for n in sizes))}
+    first = {tuple(points[at].values()) for at in order[: len(corners)]}
+    assert first == corners

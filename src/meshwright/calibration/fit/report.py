@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from meshwright.base.cluster import HERE, Cluster
 from meshwright.base.records import Rows, Scalar, Shown
 from meshwright.calibration.fit.constants import FittedConstant
 from meshwright.calibration.fit.memory import (
@@ -94,7 +95,10 @@ def _flat(record: Mapping[str, Any]) -> dict[str, Scalar]:
     return found
 
 
-def fitted(rows: Sequence[Row], name: str, command: str, calibration: str = UNCALIBRATED) -> Fitted:
+def fitted(
+    rows: Sequence[Row], name: str, command: str, calibration: str = UNCALIBRATED,
+    cluster: Cluster = HERE,
+) -> Fitted:  # fmt: skip
     """Return the constants of training fitted to some rows, and on top those of serving and SRAM.
 
     Parameters
@@ -106,10 +110,12 @@ def fitted(rows: Sequence[Row], name: str, command: str, calibration: str = UNCA
     calibration
         Calibration with the expected constants: few rows adjust it, and it is kept where they say
         nothing.
+    cluster
+        Workers that price the rows.
     """
     served = [row for row in rows if row.is_serving and not row.is_one_user]
     steps = predict([r for r in rows if not r.is_serving], UNCALIBRATED, is_placed=False)
-    trained = usable(steps)
+    trained = usable(steps, cluster)
     unused = {
         entry.row.id: f"{entry.refused}: {entry.detail}" if entry.refused else NOT_MEASURED
         for entry in steps
@@ -122,7 +128,8 @@ def fitted(rows: Sequence[Row], name: str, command: str, calibration: str = UNCA
     )
     if trained.predictions:
         steps_of_rows = [entry.row for entry in trained.predictions]
-        found = fit(trained, fit_rows(steps_of_rows, is_named=False), calibration)
+        unnamed = fit_rows(steps_of_rows, is_named=False, cluster=cluster)
+        found = fit(trained, unnamed, calibration)
         memory = fit_memory(memory_rows(steps), expected_memory(trained, calibration))
         data = fit_record(found, memory).model_dump()
         text = calibration_text(found, name, command, memory)
@@ -135,7 +142,7 @@ def fitted(rows: Sequence[Row], name: str, command: str, calibration: str = UNCA
         known = kernels_text(str(base)) if calibration == UNCALIBRATED else ""
         fitted_on = Path(folder) / "kernels.yaml"
         fitted_on.write_text(text + known, encoding="utf-8")
-        requests = serving_rows(served, str(fitted_on), calibration)
+        requests = serving_rows(served, str(fitted_on), calibration, cluster)
         serving = fit_serving(requests) if requests.columns else None
         served_text = serving_text(serving) if serving is not None else ""
         unused |= requests.refused

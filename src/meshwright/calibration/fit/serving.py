@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.base.arrays import BoolArray, FloatArray, weighted_quantile
+from meshwright.base.cluster import HERE, Cluster, every_answer
 from meshwright.calibration.errors import SHARE, source_weights
 from meshwright.calibration.fit.constants import Free, Key
 from meshwright.calibration.fit.training import NOISE, STEP, robust_step, solved
@@ -64,6 +65,8 @@ class ServingRows:
     """Calibration with the constants of training."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Reasons why rows cannot be used, by the name of the row."""
+    cluster: Cluster = HERE
+    """Workers that price the columns."""
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -161,11 +164,9 @@ class ServingRows:
         errors = np.zeros(len(self.rows))
         slopes = np.zeros((len(self.rows), len(self.keys)))
         start = 0
-        for column in self.columns:
-            mine = self._mine(column)
-            rows = slice(start, start + len(column.jobs))
-            moved = STEP * np.vstack([np.zeros(len(mine)), np.eye(len(mine))])
-            found = self._log_errors(column, values[mine] + moved)
+        steps = [STEP * np.vstack([np.zeros(len(mine)), np.eye(len(mine))]) for mine in self._own]
+        for mine, found in zip(self._own, self._log_errors(values, steps), strict=True):
+            rows = slice(start, start + found.shape[1])
             errors[rows] = found[0]
             slopes[rows, mine] = (found[1:] - found[0]).T / STEP
             start = rows.stop
@@ -179,14 +180,13 @@ class ServingRows:
         """
         lost = np.zeros((len(STARTS), len(values)))
         start = 0
-        for column in self.columns:
-            mine = self._mine(column)
-            rows = slice(start, start + len(column.jobs))
+        moved = [np.vstack([np.zeros(len(mine)), *(move * np.eye(len(mine)) for move in STARTS)])
+                 for mine in self._own]  # fmt: skip
+        for mine, found in zip(self._own, self._log_errors(values, moved), strict=True):
+            rows = slice(start, start + found.shape[1])
             start = rows.stop
-            plain = np.abs(self._log_errors(column, values[mine][None, :]))
-            for place, move in enumerate(STARTS):
-                found = np.abs(self._log_errors(column, values[mine] + move * np.eye(len(mine))))
-                lost[place, mine] += ((found - plain) * self.weights[rows]).sum(axis=1)
+            more = (np.abs(found[1:]) - np.abs(found[0])) * self.weights[rows]
+            lost[:, mine] += more.sum(axis=1).reshape(len(STARTS), len(mine))
         spread = np.array([key.free.spread for key in self.keys])
         bounds = np.log([(key.free.lowest, key.free.highest) for key in self.keys])
         moves = np.array(STARTS)[:, None] + 0.0 * values
@@ -198,9 +198,13 @@ class ServingRows:
 
     def errors(self, values: FloatArray) -> FloatArray:
         """Return ln(predicted / measured) of each row, for logarithms of the constants."""
-        return np.concatenate(
-            [self._log_errors(c, values[self._mine(c)][None, :])[0] for c in self.columns]
-        )
+        steps = [np.zeros((1, len(mine))) for mine in self._own]
+        return np.concatenate([found[0] for found in self._log_errors(values, steps)])
+
+    @cached_property
+    def _own(self) -> list[list[int]]:
+        """The constants that affect each column."""
+        return [self._mine(column) for column in self.columns]
 
     def _mine(self, column: Column) -> list[int]:
         """Return the constants that affect a column."""
@@ -213,19 +217,36 @@ class ServingRows:
             and not (key.free.name == "core_pull" and serving.server.splits_cache)
         ]
 
-    def _log_errors(self, column: Column, values: FloatArray) -> FloatArray:
-        """Return ln(predicted / measured) of a column, (draws, rows).
+    def _log_errors(self, values: FloatArray, steps: Sequence[FloatArray]) -> list[FloatArray]:
+        """Return ln(predicted / measured) of each column, (draws, rows).
 
         Parameters
         ----------
         values
-            Logarithms of the constants that it feels, (draws, constants).
+            Logarithms of the constants, (keys,).
+        steps
+            Moves of those that each column feels, (draws, constants).
         """
-        names = [self.keys[number].free.name for number in self._mine(column)]
-        draws = dict(zip(names, np.exp(values.T), strict=True))
-        constants: Any = replace(column.setting.serving.problem.constants, **draws)
-        predicted = column.tokens_per_s(column.served(constants)).reshape(len(values), -1)
-        return np.asarray(np.log(predicted / column.measured()), dtype=float)
+        asked = [
+            (column, [self.keys[number].free.name for number in mine], values[mine] + step)
+            for column, mine, step in zip(self.columns, self._own, steps, strict=True)
+        ]
+        return every_answer(self.cluster, column_errors, asked)
+
+
+def column_errors(asked: tuple[Column, Sequence[str], FloatArray]) -> FloatArray:
+    """Return ln(predicted / measured) of a column under draws of its constants, (draws, rows).
+
+    Parameters
+    ----------
+    asked
+        The column, the names of constants, and the logarithms of these, (draws, constants).
+    """
+    column, names, logs = asked
+    draws = dict(zip(names, np.exp(logs.T), strict=True))
+    constants: Any = replace(column.setting.serving.problem.constants, **draws)
+    predicted = column.tokens_per_s(column.served(constants)).reshape(len(logs), -1)
+    return np.asarray(np.log(predicted / column.measured()), dtype=float)
 
 
 @dataclass(frozen=True)
@@ -244,7 +265,9 @@ class ServingFit:
     chips, (rows,)."""
 
 
-def serving_rows(rows: Sequence[Row], calibration: str, base: str = UNCALIBRATED) -> ServingRows:
+def serving_rows(
+    rows: Sequence[Row], calibration: str, base: str = UNCALIBRATED, cluster: Cluster = HERE
+) -> ServingRows:
     """Return the rows of requests that a fit can use, on the constants of training."""
     found, refused = [], {}
     for row in rows:
@@ -252,7 +275,7 @@ def serving_rows(rows: Sequence[Row], calibration: str, base: str = UNCALIBRATED
             found += serving_jobs(row, calibration)
         except RefusedError as error:
             refused[row.id] = str(error)
-    return ServingRows(tuple(columns_of(found)), base, calibration, refused)
+    return ServingRows(tuple(columns_of(found)), base, calibration, refused, cluster)
 
 
 def fit_serving(rows: ServingRows) -> ServingFit:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray
+from meshwright.base.cluster import HERE, Cluster, every_answer
 from meshwright.calibration.errors import source_weights
 from meshwright.calibration.fit.constants import UNNAMED, Key, keys_of
 from meshwright.calibration.jobs import Job
@@ -18,7 +19,7 @@ from meshwright.calibration.prediction import Prediction, predict
 from meshwright.calibration.rows import Row
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.cost.parts import TimePart
-from meshwright.cost.step import Priced, price_one
+from meshwright.cost.step import price_one
 from meshwright.spec.calibration import CalibrationOf, calibration_columns
 
 STEP = 0.03
@@ -38,6 +39,8 @@ class FitRows:
     """Rows with a measured throughput, as jobs under the uncalibrated constants."""
 
     predictions: tuple[Prediction, ...]
+    cluster: Cluster = HERE
+    """Workers that price the rows."""
 
     @cached_property
     def jobs(self) -> list[Job]:
@@ -93,12 +96,13 @@ class FitRows:
             Logarithms of the constants, (keys,). A row is priced once, with all steps as columns.
         """
         errors, slopes = np.zeros(len(self.jobs)), np.zeros((len(self.jobs), len(keys)))
-        for index, mine in enumerate(self._own(keys)):
-            # As it is, and with each constant a step up.
-            moved = STEP * np.vstack([np.zeros(len(mine)), np.eye(len(mine))])
-            found = self._log_errors(index, [keys[n] for n in mine], values[mine] + moved)
+        own = list(self._own(keys))
+        # As it is, and with each constant a step up.
+        lines = [values[mine] + STEP * np.vstack([np.zeros(len(mine)), np.eye(len(mine))])
+                 for mine in own]  # fmt: skip
+        for index, (found, _) in enumerate(self._priced(keys, own, lines)):
             errors[index] = found[0]
-            slopes[index, mine] = (found[1:] - found[0]) / STEP
+            slopes[index, own[index]] = (found[1:] - found[0]) / STEP
         return errors, slopes
 
     def errors(self, keys: Sequence[Key], values: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -114,39 +118,51 @@ class FitRows:
         errors, host_shares
             Host shares are of the time of a step. Both of shape (fits, rows).
         """
-        errors, shares = np.zeros((2, len(values), len(self.jobs)))
-        for index, mine in enumerate(self._own(keys)):
-            time = self._priced(index, [keys[n] for n in mine], values[:, mine]).step.time
-            errors[:, index] = self._error(index, time.total_s, len(values))
-            shares[:, index] = time[TimePart.LAUNCH] / time.total_s
-        return errors, shares
+        own = list(self._own(keys))
+        priced = self._priced(keys, own, [values[:, mine] for mine in own])
+        errors, shares = zip(*priced, strict=True)
+        return np.array(errors).T, np.array(shares).T
 
     def _own(self, keys: Sequence[Key]) -> Iterator[list[int]]:
         """Yield the keys of each row."""
         for pair in zip(self.families, self.frameworks, strict=True):
             yield [n for n, key in enumerate(keys) if key.holds(*pair)]
 
-    def _log_errors(self, index: int, own: Sequence[Key], logs: FloatArray) -> FloatArray:
-        """Return the log error of a row under its own constants, (lines of ``logs``,)."""
-        return self._error(index, self._priced(index, own, logs).step.time.total_s, len(logs))
+    def _priced(
+        self, keys: Sequence[Key], own: Sequence[Sequence[int]], lines: Sequence[FloatArray]
+    ) -> list[tuple[FloatArray, FloatArray]]:
+        """Return the errors and host shares of each row under lines of its own constants."""
+        asked = [
+            (job, entry.measured_tokens_per_s or np.nan, [keys[n] for n in mine], logs)
+            for job, entry, mine, logs in zip(self.jobs, self.predictions, own, lines, strict=True)
+        ]
+        return every_answer(self.cluster, row_priced, asked)
 
-    def _error(self, index: int, seconds: Any, number: int) -> FloatArray:
-        """Return the log error of a row for each of a number of times."""
-        tokens = self.jobs[index].problem.workload.tokens_per_step
-        measured = self.predictions[index].measured_tokens_per_s
-        assert measured is not None
-        found = np.log(tokens / np.broadcast_to(np.asarray(seconds), number) / measured)
-        return np.asarray(found, dtype=float)
 
-    def _priced(self, index: int, own: Sequence[Key], logs: FloatArray) -> Priced:
-        """Return the price of a row under its own constants, one line of logarithms each."""
-        job = self.jobs[index]
-        draws: dict[str, FloatArray] = {}
-        for number, key in enumerate(own):
-            draws |= draws_of(key, np.exp(logs[:, number]), job.problem.nominal_calibration)
-        constants = calibration_columns(job.problem.nominal_calibration, draws)
-        problem: Any = replace(job.problem, calibration=constants)
-        return price_one(problem, job.plan_options, job.strategy)
+def row_priced(
+    asked: tuple[Job, float, Sequence[Key], FloatArray],
+) -> tuple[FloatArray, FloatArray]:
+    """Return ln(predicted / measured) of a row, and the share of its step that waits for the host.
+
+    Both of shape (lines,).
+
+    Parameters
+    ----------
+    asked
+        The row, its measured throughput [tokens/s], its own constants, and lines of their
+        logarithms, (lines, constants).
+    """
+    job, measured_tokens_per_s, own, logs = asked
+    draws: dict[str, FloatArray] = {}
+    for number, key in enumerate(own):
+        draws |= draws_of(key, np.exp(logs[:, number]), job.problem.nominal_calibration)
+    constants = calibration_columns(job.problem.nominal_calibration, draws)
+    problem: Any = replace(job.problem, calibration=constants)
+    time = price_one(problem, job.plan_options, job.strategy).step.time
+    tokens_per_s = job.problem.workload.tokens_per_step / np.asarray(time.total_s)
+    errors = np.log(np.broadcast_to(tokens_per_s, len(logs)) / measured_tokens_per_s)
+    shares = np.broadcast_to(time[TimePart.LAUNCH] / time.total_s, len(logs))
+    return np.asarray(errors, dtype=float), np.asarray(shares, dtype=float)
 
 
 def draws_of(key: Key, column: Any, base: CalibrationOf[float]) -> dict[str, Any]:
@@ -156,14 +172,14 @@ def draws_of(key: Key, column: Any, base: CalibrationOf[float]) -> dict[str, Any
     return {name: getattr(base, name) * column for name in key.free.scales}
 
 
-def fit_rows(rows: Sequence[Row], *, is_named: bool = True) -> FitRows:
+def fit_rows(rows: Sequence[Row], *, is_named: bool = True, cluster: Cluster = HERE) -> FitRows:
     """Return the rows that a fit can use, with their framework or without."""
-    return usable(predict(rows, UNCALIBRATED, is_named=is_named, is_placed=False))
+    return usable(predict(rows, UNCALIBRATED, is_named=is_named, is_placed=False), cluster)
 
 
-def usable(predictions: Sequence[Prediction]) -> FitRows:
+def usable(predictions: Sequence[Prediction], cluster: Cluster = HERE) -> FitRows:
     """Return the rows that have a measured throughput beside their prediction."""
-    return FitRows(tuple(entry for entry in predictions if entry.log_error is not None))
+    return FitRows(tuple(entry for entry in predictions if entry.log_error is not None), cluster)
 
 
 HUBER = 0.05
