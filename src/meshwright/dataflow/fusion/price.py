@@ -10,6 +10,7 @@ Bounds hold for all partitions of a problem, in any order: for pruning and for w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -94,6 +95,17 @@ class PartitionPrices:
             columns[name][places] = column
         return replace(self, **columns)
 
+    @classmethod
+    def joined(cls, prices: Sequence[PartitionPrices]) -> PartitionPrices:
+        """Return the entries of several columns as one."""
+        if len(prices) == 1:
+            return prices[0]
+        every = [one._columns for one in prices]
+        columns: dict[str, Any] = {
+            name: np.concatenate([one[name] for one in every]) for name in every[0]
+        }
+        return replace(prices[0], **columns)
+
     @property
     def _columns(self) -> dict[str, Any]:
         names = [entry.name for entry in fields(self) if entry.name != "launch_s"]
@@ -174,6 +186,25 @@ def price_partitions(problem: FusionProblem, sets: BoolArray) -> PartitionPrices
     if may_fit.all():
         return _priced(problem, sets)
     return _priced(problem, sets[may_fit]).spread(may_fit)
+
+
+def price_windows(
+    problem: FusionProblem, windows: Sequence[tuple[int, BoolArray]]
+) -> PartitionPrices:
+    """Return the price of all sets of several windows: a first kernel, and sets from there on.
+
+    Windows with equal kernels and the same sets are priced once.
+    """
+    known: dict[tuple[object, ...], PartitionPrices] = {}
+    found = []
+    for first, sets in windows:
+        whole = sets.shape[1] == problem.num_kernels
+        here = problem if whole else problem.within(first, first + sets.shape[1])
+        key = (id(sets), here.columns_key)
+        if key not in known:
+            known[key] = price_partitions(here, sets)
+        found.append(known[key])
+    return PartitionPrices.joined(found)
 
 
 def _may_fit(problem: FusionProblem, sets: BoolArray) -> BoolArray:

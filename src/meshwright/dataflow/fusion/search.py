@@ -36,6 +36,7 @@ from meshwright.dataflow.fusion.price import (
     PartitionTimes,
     bound_s,
     price_partitions,
+    price_windows,
 )
 from meshwright.dataflow.fusion.problem import FusionProblem
 from meshwright.dataflow.fusion.wide_graphs import ROUNDING, search_all_orders
@@ -213,7 +214,7 @@ def _solve(
 ) -> Fusion | None:
     """Return the best partitions of a lattice; None where none fit."""
     if prices is None:
-        prices = price_partitions(problem, lattice.sets)
+        prices = price_windows(problem, lattice.windows)
     best: _Found | None = None
     num_pairs = 0
     alive = _alive_bytes(problem, lattice, prices) if problem.rules.loads_ahead else None
@@ -227,14 +228,14 @@ def _solve(
         best = best if found is None else found
     if best is None:
         return None
-    counts = SearchCounts(len(lattice.ideals), len(lattice.source), len(lattice.sets), num_pairs)
+    counts = SearchCounts(len(lattice.ideals), len(lattice.source), lattice.num_sets, num_pairs)
     rows = lattice.partition[list(best.steps)]
     exposed_s, _ = _walked(problem, prices, rows, best.micro_batch, best.weight_byte_s)
     return Fusion(
         problem=problem,
         partitions=tuple(
-            _partition(problem, lattice.sets[row], prices, row, best, exposed)
-            for row, exposed in zip(rows.tolist(), exposed_s.tolist(), strict=True)
+            _partition(problem, lattice.members(step), prices, row, best, exposed)
+            for step, row, exposed in zip(best.steps, rows.tolist(), exposed_s.tolist(), strict=True)
         ),
         micro_batch=best.micro_batch,
         held_bytes=best.held_bytes,
