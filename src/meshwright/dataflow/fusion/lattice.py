@@ -162,14 +162,14 @@ def _repeated(colours: list[int]) -> list[int]:
 def _components(reads: BoolArray, kernels: list[int]) -> list[list[int]]:
     """Return the parts of a graph that hang together through these kernels alone."""
     left, found = set(kernels), []
-    joined = reads | reads.T
     while left:
         branch: set[int] = set()
         edge = {min(left)}
         while edge:
             branch |= edge
             left -= edge
-            edge = {other for kernel in edge for other in left if joined[kernel, other]}
+            ends = (np.flatnonzero(reads[kernel] | reads[:, kernel]) for kernel in edge)
+            edge = left.intersection(other for row in ends for other in row.tolist())
         found.append(sorted(branch))
     return found
 
@@ -384,7 +384,9 @@ def lattice_of(
         if found > most:
             raise TooWideError(f"more than {most} sets of kernels: too many lie side by side")
         target = windows.numbers(one.after, first, last)
-        steps.append((rows.start + one.source, target, num_sets + one.partition, Window(first, one.sets)))
+        steps.append(
+            (rows.start + one.source, target, num_sets + one.partition, Window(first, one.sets))
+        )
         num_sets += len(one.sets)
     *columns, sets = zip(*steps, strict=True)
     source, target, partition = (np.concatenate(column) for column in columns)
@@ -456,7 +458,8 @@ class _Windows:
         held = limits.held_bytes
         beyond = self._before_bytes - held[inside].sum()
         rounding = ROUNDING * float(self._before_bytes.max(initial=0.0))
-        may = (beyond + np.where(inside, 0.0, held) <= limits.sram_bytes + rounding) | (beyond <= rounding)
+        together = beyond + np.where(inside, 0.0, held) <= limits.sram_bytes + rounding
+        may = together | (beyond <= rounding)
         first = int(self._begins[rows].min())
         last = max(first + 1, int(self._ends[rows].max()), int(np.flatnonzero(may)[-1]) + 1)
         crossing = [(int(g.min()), int(g.max()) + 1) for g in limits.branches.groups]

@@ -81,7 +81,7 @@ class PartitionPrices:
         found: FloatArray = self.dram_s + self.stored_s / micro_batch
         return found
 
-    def rows(self, chosen: BoolArray) -> PartitionPrices:
+    def rows(self, chosen: BoolArray | IntArray) -> PartitionPrices:
         """Return the entries of some sets."""
         columns: dict[str, Any] = {name: column[chosen] for name, column in self._columns.items()}
         return replace(self, **columns)
@@ -333,12 +333,13 @@ def _flows_of(tensors: Tensors, members: BoolArray) -> tuple[FloatArray, ...]:
 
 def _longest(reads: BoolArray, lengths: BoolArray, sets: BoolArray) -> FloatArray:
     """Return the longest path inside each set, over reads of some lengths."""
-    longest = np.zeros(sets.T.shape)
-    for kernel, members in enumerate(sets.T):
-        rows, before = np.flatnonzero(members), np.flatnonzero(reads[kernel])
-        paths = longest[np.ix_(before, rows)] + lengths[kernel, before][:, None]
-        is_inside = sets[np.ix_(rows, before)].T
-        longest[kernel, rows] = np.where(is_inside, paths, 0.0).max(axis=0, initial=0.0)
+    is_in = np.ascontiguousarray(sets.T)
+    longest = np.zeros(is_in.shape)
+    for kernel, members in enumerate(is_in):
+        for before in np.flatnonzero(reads[kernel]).tolist():
+            through = (longest[before] + lengths[kernel, before]) * is_in[before]
+            np.maximum(longest[kernel], through, out=longest[kernel])
+        longest[kernel] *= members
     found: FloatArray = longest.max(axis=0)
     return found
 

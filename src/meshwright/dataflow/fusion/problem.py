@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -273,9 +273,10 @@ class FusionProblem:
     @cached_property
     def columns_key(self) -> tuple[object, ...]:
         """A value that problems with equal kernels and tensors share."""
+        tensors = (getattr(self.tensors, entry.name) for entry in fields(Tensors))
         columns = (
             self.reads, self.phase, self.held_bytes, self.setup_bytes, self.looked_up_bytes,
-            self.network_s, self.waits, *vars(self.tensors).values(),
+            self.network_s, self.waits, *tensors,
         )  # fmt: skip
         return (tuple(map(id, self.choices)), *((c.shape, c.tobytes()) for c in columns))
 
