@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
@@ -145,13 +146,13 @@ class DegreePricing:
         residency = Residency(layers, min(pp, passes), self._bytes_per_param, self._bytes_per_row)
         seconds, sums = self._seconds(tp, dp, residency), self._gradient_sums(tp, dp, layers)
         plain = self._sums(seconds)
-        lines = [(self._line(seconds, dp, share), hidden) for share, hidden in sums.bounds]
-        fixed_s = min(fixed for (_, fixed), _ in lines)
-        each_s = lines[0][0][0] / rounds
+        lines = [(*self._line(seconds, bound), bound.hidden) for bound in sums.bounds]
+        fixed_s = min(fixed for _, fixed, _ in lines)
+        each_s = lines[0][0] / rounds
         found = choose_for_largest(
             [_charged(one, seconds, slope / rounds, hidden / rounds)
-             for (slope, _), hidden in lines for one in plain],
-            self.system.usable_bytes, uses_program=is_final,
+             for slope, _, hidden in lines for one in plain],
+            self.system.usable_bytes, uses_program=is_final and len(lines) == 1,
         )  # fmt: skip
         if not found:
             return RefusedDegrees("memory")
@@ -200,13 +201,29 @@ class DegreePricing:
                 gradient_s=gradient_s, update_s=update_s,
             ),
             stage_s=price.time_s, send_s=send_s, held_bytes=sharding.held_bytes,
-            lower_bound_s=rounds * price.bound_s + fixed_s,
+            lower_bound_s=max(
+                rounds * price.bound_s + fixed_s,
+                self._apart_s(seconds, plain, sums, rounds) if len(lines) > 1 else 0.0,
+            ),
         )  # fmt: skip
 
-    def _line(self, seconds: SplitTimes, dp: int, share: float) -> tuple[float, float]:
-        """Return a line below the time of parameters once a step: seconds for each, and the rest.
+    def _apart_s(
+        self, seconds: SplitTimes, plain: Sequence[SplitTables], sums: GradientSums, rounds: int
+    ) -> float:
+        """Return a bound of the step: passes, sums and update, each at its best [s]."""
+        layers = seconds.residency.layers
+        fewest = layers * sum(float(params.min()) for params in seconds.parameters)
+        window_s = layers * sum(
+            float(costs.max())
+            for kernel, costs in zip(self.graph.kernels, seconds.compute_s, strict=True)
+            if kernel.phase is not Phase.FORWARD
+        )
+        alone = choose_for_largest(plain, self.system.usable_bytes, uses_program=False)
+        passes_s = rounds * layers * max(one.lower_bound for one in alone)
+        return passes_s + sums.time_s(fewest, window_s) + self._update_s(fewest)
 
-        A share of their sum over replicas counts, and the update.
+    def _line(self, seconds: SplitTimes, bound: SumsBound) -> tuple[float, float]:
+        """Return a line below the time of parameters once a step: seconds for each, and the rest.
 
         Collectives have the time of their fastest algorithm, which is concave in the bytes: the
         chord between the fewest and the most parameters lies below it.
@@ -215,8 +232,7 @@ class DegreePricing:
             seconds.residency.layers * sum(float(pick(params)) for params in seconds.parameters)
             for pick in (np.min, np.max)
         )
-        sums = self._gradient_sums(seconds.degree, dp, seconds.residency.layers)
-        low, high = (share * sums.whole_s(p) + self._update_s(p) for p in (few, many))
+        low, high = (bound.least_s(p) + self._update_s(p) for p in (few, many))
         slope = (high - low) / (many - few) if many > few else 0.0
         return slope, low - slope * few
 
@@ -371,7 +387,7 @@ class DegreePricing:
         )
         return GradientSums(
             self.system.links(tp, dp) if dp > 1 else None, each,
-            num_buckets=max(layers * holders, 1) if self.stage_time is None else 1,
+            most_buckets=max(layers * holders, 1) if self.stage_time is None else 1,
             slowdown=float(self.system.calibration.overlap_slowdown),
         )  # fmt: skip
 
@@ -403,7 +419,7 @@ class GradientSums:
     links: Links | None
     """Links between replicas; None: there is one."""
     bytes_per_param: float
-    num_buckets: int
+    most_buckets: int
     slowdown: float
     """Seconds that a second of hidden transfer adds to the computation [1]."""
 
@@ -416,29 +432,52 @@ class GradientSums:
     def time_s(self, params: float, window_s: float) -> float:
         """Return the seconds that the sums add to a step with a backward pass of some seconds [s].
 
-        min(whole, exposed + slowdown hidden). 8 buckets of 1 ms behind a pass of 5 ms, with a
-        slowdown of 0.1: max(8 - 5, 1) = 3 are exposed, 5 are hidden: 3.5 ms.
+        Exposed + slowdown hidden, of the best number of buckets. 8 buckets of 1 ms beside a pass of
+        5 ms, with a slowdown of 0.1: max(8 - 5, 1) = 3 are exposed, 5 are hidden: 3.5 ms.
         """
-        sent_s = self.num_buckets * self.whole_s(params / self.num_buckets)
-        sent = overlapped(sent_s, window_s, self.num_buckets)
-        added_s = float(sent.exposed_s + slowdown_s(sent.hidden_s, window_s, self.slowdown))
-        return min(self.whole_s(params), added_s)
+        found = []
+        for number in self._numbers:
+            sent = overlapped(number * self.whole_s(params / number), window_s, number)
+            added_s = slowdown_s(sent.hidden_s, window_s, self.slowdown)
+            found.append(float(sent.exposed_s + added_s))
+        return min(found)
 
     @property
-    def bounds(self) -> tuple[tuple[float, float], ...]:
-        """Lines below the time: shares of the whole, and of the window that counts against it.
+    def _numbers(self) -> tuple[int, ...]:
+        """Numbers of buckets that are tried."""
+        return tuple(1 << power for power in range(self.most_buckets.bit_length()))
 
-        (1 / b + slowdown (1 - 1 / b)) whole, and whole - (1 - slowdown) window.
+    @property
+    def bounds(self) -> tuple[SumsBound, ...]:
+        """Lower bounds of the time, whatever the buckets.
+
+        The last of the most buckets, and the slowdown by all others; the whole less the window; and
+        the mean of both.
         """
-        if self.links is None or not self.bytes_per_param or self.num_buckets == 1:
-            return ((1.0, 0.0),)
-        last = 1.0 / self.num_buckets
-        return ((last + self.slowdown * (1.0 - last), 0.0), (1.0, 1.0 - self.slowdown))
+        if self.links is None or not self.bytes_per_param or self.most_buckets == 1:
+            return (SumsBound(self.whole_s, 0.0),)
+
+        def last_s(params: float) -> float:
+            last = self.whole_s(params / self._numbers[-1])
+            return (1.0 - self.slowdown) * last + self.slowdown * self.whole_s(params)
+
+        def mean_s(params: float) -> float:
+            return 0.5 * (last_s(params) + self.whole_s(params))
+
+        shown = 1.0 - self.slowdown
+        return (
+            SumsBound(last_s, 0.0), SumsBound(self.whole_s, shown), SumsBound(mean_s, 0.5 * shown)
+        )  # fmt: skip
 
 
-def _charged(
-    tables: SplitTables, seconds: SplitTimes, each_s: float, hidden: float
-) -> SplitTables:
+class SumsBound(NamedTuple):
+    """A lower bound of sums of gradients, concave in the parameters, less a share of the window."""
+
+    least_s: Callable[[float], float]
+    hidden: float
+
+
+def _charged(tables: SplitTables, seconds: SplitTimes, each_s: float, hidden: float) -> SplitTables:
     """Return tables with seconds of each parameter, and a share of backward computation less."""
     columns = zip(
         seconds.graph.kernels, tables.costs, seconds.parameters, seconds.compute_s, strict=True
@@ -492,7 +531,7 @@ def _ordered(
     refused = Counter(plan.reason for plan in priced.values() if isinstance(plan, RefusedDegrees))
     if not plans:
         raise InfeasibleError(_why_nothing_fits(pricing, refused))
-    ordered = sorted(plans, key=lambda plan: (plan.step_s, plan.held_bytes, plan.degrees))
+    ordered = sorted(plans, key=lambda p: (p.step_s, p.held_bytes, p.batch_parts, p.degrees))
     time_told("a step", ordered[0].step_s, ordered[0].parts_s)
     bound_s = min(plan.lower_bound_s for plan in priced.values())
     moved = traffic(pricing.graph, pricing.system, ordered[0], pricing.optimizer)

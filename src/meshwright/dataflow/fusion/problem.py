@@ -103,9 +103,7 @@ class Tensors:
         touches = (first <= self.readers) & (self.readers < last)
         writes = (first <= self.writer) & (self.writer < last)
         found = self.rows(writes | touches.any(axis=1))
-        return replace(
-            found, writer=renumbered(found.writer), readers=renumbered(found.readers)
-        )
+        return replace(found, writer=renumbered(found.writer), readers=renumbered(found.readers))
 
     @cached_property
     def is_slot(self) -> BoolArray:
