@@ -312,7 +312,8 @@ class Lattice:
 
     def members(self, step: int) -> BoolArray:
         """Return the kernels that a step runs, shape (kernels,)."""
-        return self.ideals[self.target[step]] & ~self.ideals[self.source[step]]
+        found: BoolArray = self.ideals[self.target[step]] & ~self.ideals[self.source[step]]
+        return found
 
     def of_sets(self, chosen: BoolArray) -> Lattice:
         """Return the lattice of the steps that run some of the sets."""

@@ -383,10 +383,12 @@ def _whole_bytes(done: BoolArray, kernels: IntArray, num_bytes: FloatArray) -> F
 
     ``kernels`` has shape (tensors, most). Tensors on which the ideals agree are counted once.
     """
-    always, ever = (np.all(rows[kernels], axis=1) for rows in (done.all(axis=0), done.any(axis=0)))
+    in_all, in_any = np.all(done, axis=0, keepdims=True)[0], np.any(done, axis=0, keepdims=True)[0]
+    always, ever = np.all(in_all[kernels], axis=1), np.all(in_any[kernels], axis=1)
     differ = ever & ~always
     found: FloatArray = np.all(done[:, kernels[differ]], axis=2) @ num_bytes[differ]
-    return found + num_bytes[always].sum()
+    found += num_bytes[always].sum()
+    return found
 
 
 def _sequences(
