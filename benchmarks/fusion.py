@@ -19,13 +19,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from fusion_program import FusionProgram
 
 from meshwright.base.errors import InfeasibleError
-from meshwright.dataflow.fusion.fuse import problem_of
+from meshwright.dataflow.fusion.fuse import fuse_graph, problem_of
 from meshwright.dataflow.fusion.problem import OWN, FusionProblem, Rules
 from meshwright.dataflow.fusion.question import FusionQuestion
 from meshwright.dataflow.fusion.search import WeightedProblem, best_of, fuse
 from meshwright.dataflow.question import load_graph
 from meshwright.graph.kernels.backward import with_backward
-from meshwright.graph.kernels.graph import DataflowGraph
+from meshwright.graph.kernels.graph import DataflowGraph, chained
+from meshwright.graph.kernels.kernel import Kernel, Operand, Unit, Weight
 from meshwright_papers.studies.dfmodel.peer_rules import DFMODEL, target_named
 from meshwright_papers.studies.dfmodel.workloads import gpt_layer, gpt_training_layer
 
@@ -117,6 +118,44 @@ def sweep_case() -> Iterator[str]:
         )
 
 
+def long_cases() -> Iterator[str]:
+    """Yield rows of equal blocks, all tiles of all dims."""
+    for blocks in (125, 625):
+        row = chained("row", [block(blocks)])
+        start = time.process_time()
+        found = fuse_graph(FusionQuestion(row, target_named("SN10")))
+        yield (
+            f"{len(row.kernels)} kernels: {found.time_s * 1e3:.3f} ms, gap {found.gap:.1%}, "
+            f"{found.counts.num_steps} steps, {time.process_time() - start:.1f} s"
+        )
+
+
+def block(repeats: int) -> DataflowGraph:
+    """Return a gated feed-forward block of eight kernels."""
+    row, wide = ("tokens", "hidden"), ("tokens", "ffn")
+    listed = (
+        ("norm", row, ("x",), ()),
+        ("gate", wide, ("norm",), ("hidden", "ffn")),
+        ("up", wide, ("norm",), ("hidden", "ffn")),
+        ("silu", wide, ("gate",), ()),
+        ("product", wide, ("silu", "up"), ()),
+        ("down", row, ("product",), ("ffn", "hidden")),
+        ("scale", row, ("down",), ()),
+        ("add", row, ("scale", "x"), ()),
+    )
+    dims_of = {"x": row, **{name: dims for name, dims, _, _ in listed}}
+    kernels = tuple(
+        Kernel(
+            name, Unit.MATRIX if weight else Unit.VECTOR, dims,
+            tuple(Operand(read, dims_of[read]) for read in reads),
+            (Weight(f"{name}.weight", weight),) if weight else (),
+        )
+        for name, dims, reads, weight in listed
+    )  # fmt: skip
+    sizes = {"tokens": 1024, "hidden": 1024, "ffn": 4096}
+    return DataflowGraph("block", kernels, sizes, {"x": row}, ("add",), "tokens", repeats=repeats)
+
+
 def fused(problem: FusionProblem) -> float | None:
     """Return the seconds of a problem, None where it does not fit."""
     try:
@@ -130,7 +169,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--no-program", action="store_true", help="leave out the integer program")
     args = parser.parse_args()
-    tables = [single_cases, sweep_case]
+    tables = [single_cases, sweep_case, long_cases]
     if not args.no_program:
         tables.insert(1, program_case)
     for table in tables:

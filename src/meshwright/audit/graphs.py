@@ -145,15 +145,22 @@ def device_holds(facts: GraphFacts) -> Inequality:
     return Inequality(facts.held_bytes, facts.usable_bytes, "B")
 
 
-@law("synchronisation of gradients takes at least their bytes over the links")
+@law(
+    "synchronisation of gradients takes at least their bytes over the links, less what a pass hides"
+)
 def gradients_are_summed(facts: GraphFacts) -> Inequality | None:
+    """Return both counts; a pass hides no more than its time, and never the last bucket.
+
+    A bucket is at least the gradients of one kernel.
+    """
     preset, rate = facts.optimizer, link_bytes_per_s(facts.system)
     if preset is None or facts.dp == 1 or not rate or preset.row_state_bytes is not None:
         return None
     params = facts.num_params * facts.layers / facts.tp
     sent = 2.0 * least_sum_share(facts.system) * (1.0 - 1.0 / facts.dp) * params
     least_s = sent * preset.reduced_gradient_bytes_per_param / rate
-    return Inequality(least_s, facts.parts_s["gradient_sums_s"], "s")
+    last_s = least_s / (facts.layers * len(facts.kernels))
+    return Inequality(max(least_s - facts.stage_s, last_s), facts.parts_s["gradient_sums_s"], "s")
 
 
 @law("the update takes at least one read and one write of the optimizer state of a device")

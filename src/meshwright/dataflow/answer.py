@@ -46,6 +46,8 @@ class GraphPlan(Brief):
     """Repetitions of the graph on the fullest stage; 1 where the graph itself is cut."""
     num_passes: int
     """Passes of each replica in a step."""
+    batch_parts: int = 1
+    """Replicas that share the batch of one pass: each has a part of it."""
     parts_s: Mapping[str, float]
     """Parts of the time of a step; they sum to ``step_s`` [s]."""
     stage_s: float
@@ -75,7 +77,7 @@ class GraphPlan(Brief):
     @property
     def passes_per_s(self) -> float:
         """Passes per second over all replicas [1/s]."""
-        return self.num_passes * self.dp / self.step_s
+        return self.num_passes * self.dp / self.batch_parts / self.step_s
 
     def brief(self) -> str:
         """Return degrees, time and memory."""
@@ -113,7 +115,8 @@ def parts_of_step(
     bubble_s
         Time to fill and drain the stages: one pass through all the others [s].
     gradient_s
-        Time of the gradient sums over replicas, once a step [s].
+        Time of the gradient sums over replicas that the backward pass does not hide, once a step
+        [s].
     update_s
         Time of the update of the weights, once a step [s].
     """
@@ -327,6 +330,7 @@ def split_kernels(graph: DataflowGraph, plan: SplitPlan) -> Iterator[SplitKernel
     """Yield the time of each kernel, its split, and the collectives behind it."""
     if plan.sharding is None:
         return
+    graph = graph.part_of_batch(plan.batch_parts)
     sent: dict[str, list[KernelCollective]] = defaultdict(list)
     for placed in plan.sharding.changes:
         if (kind := placed.change.kind) is not None:

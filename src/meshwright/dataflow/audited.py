@@ -28,6 +28,7 @@ def plan_facts(
         Whether kernels run one after the other, each with its own time; else a chip fuses them.
     """
     plan, chip = plans.best, system.spec.chip
+    graph = graph.part_of_batch(plan.batch_parts)
     weights = {weight.name: weight for kernel in graph.kernels for weight in kernel.weights}
     yield gathered(
         GraphFacts, plan, plans, graph,
@@ -42,7 +43,7 @@ def plan_facts(
         num_params=sum(num_elements(weight.dims, graph.sizes) for weight in weights.values()),
         param_bytes=sum(map(graph.tensor_bytes, weights.values())),
         optimizer=optimizer if graph.trains else None,
-        asked_passes=num_passes,
+        asked_passes=num_passes * plan.batch_parts,
     )  # fmt: skip
 
 

@@ -38,6 +38,7 @@ def traffic(
     Valid for: tensors that cross between the stages of a graph that is cut count as collectives
     where their layout changes, and as nothing where it does not.
     """
+    graph = graph.part_of_batch(plan.batch_parts)
     rows = optimizer.row_state_bytes if optimizer is not None and graph.trains else None
     tp, often = plan.tp, graph.repeats * plan.num_passes * plan.dp
     seconds = SplitTimes(graph, system, tp, Residency(bytes_per_row=rows))
@@ -94,6 +95,7 @@ def local_kernels(
     graph: DataflowGraph, system: CalibratedSystem, plan: SplitPlan
 ) -> Iterator[tuple[Kernel, dict[str, int]]]:
     """Yield each kernel of a repetition with the sizes of its dims on a device of a plan."""
+    graph = graph.part_of_batch(plan.batch_parts)
     listed = SplitTimes(graph, system, plan.tp, Residency()).splits
     ways = plan.sharding.ways if plan.sharding else _ways_of_stages(plan)
     for kernel, splits, way in zip(graph.kernels, listed, ways, strict=True):
@@ -139,7 +141,7 @@ def level_energies(
     The nearest memory serves the arrays, tile by tile, and all other kernels; what comes from the
     main memory passes each memory between. A chip with one memory counts it once.
     """
-    chip, tp = system.spec.chip, plan.tp
+    chip, tp, graph = system.spec.chip, plan.tp, graph.part_of_batch(plan.batch_parts)
     roofline = Roofline(graph, system, tp)
     near = 0.0
     for number, (kernel, sizes) in enumerate(local_kernels(graph, system, plan)):

@@ -93,8 +93,7 @@ class _Order:
     @classmethod
     def of(cls, needs: BoolArray) -> _Order:
         """Return the order of direct needs: those that no other need implies."""
-        every = all_needs(needs).astype(np.float32)
-        direct = needs & (needs.astype(np.float32) @ every == 0.0)
+        direct, _ = _direct_and_all(needs)
         return cls(_listed(direct, None), _listed(direct.T, -1))
 
     def mark_ready(self, ready: BoolArray, rows: BoolArray, joined: IntArray) -> None:
@@ -118,10 +117,19 @@ def _listed(pairs: BoolArray, pad: int | None) -> IntArray:
 
 def all_needs(needs: BoolArray) -> BoolArray:
     """Return whether each kernel depends on each other one, directly or through others."""
-    found = needs.copy()
-    for kernel in range(len(found)):  # what it needs stands before it
-        found[kernel] |= found[found[kernel]].any(axis=0)
-    return found
+    return _direct_and_all(needs)[1]
+
+
+def _direct_and_all(needs: BoolArray) -> tuple[BoolArray, BoolArray]:
+    """Return the needs that no other need implies, and all needs through others."""
+    direct, every = np.zeros_like(needs), np.zeros_like(needs)
+    for kernel, left in enumerate(needs.copy()):
+        while left.any():  # no other one that is left needs the last one
+            last = len(left) - 1 - int(left[::-1].argmax())
+            direct[kernel, last] = every[kernel, last] = True
+            every[kernel] |= every[last]
+            left &= ~every[kernel]
+    return direct, every
 
 
 def as_bits(rows: BoolArray) -> tuple[int, ...]:

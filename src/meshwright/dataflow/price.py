@@ -209,24 +209,16 @@ class SplitTimes:
             return 0.0
         return self.links.time_s(kind, payload_bytes(kind, num_bytes, self.degree))
 
-    def tables(
-        self, weights: TimeWeights = EXPOSED, *, seconds_per_parameter: float = 0.0
-    ) -> SplitTables:
-        """Return the splits with their seconds, weighted.
-
-        Parameters
-        ----------
-        seconds_per_parameter
-            Time of a parameter on the device once a step, spread over the passes [s].
-        """
+    def tables(self, weights: TimeWeights = EXPOSED) -> SplitTables:
+        """Return the splits with their seconds, weighted."""
         network = _column(self.splits, self._network_s)
         return SplitTables(
             graph=self.graph,
             degree=self.degree,
             splits=self.splits,
             costs=tuple(
-                weights.compute * c + weights.network * n + seconds_per_parameter * p
-                for c, n, p in zip(self.compute_s, network, self.parameters, strict=True)
+                weights.compute * c + weights.network * n
+                for c, n in zip(self.compute_s, network, strict=True)
             ),
             held_bytes=_column(self.splits, self._memory.kernel_bytes),
             change_cost=lambda b, have, want: weights.network * self.change_s(b, have, want),

@@ -8,9 +8,10 @@ are farthest apart.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from meshwright.base.units import time_told
 from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.systems import load_system, refuse_mixed_chips, refuse_single_links
 from meshwright.catalog.workloads import default_optimizer, load_optimizer
+from meshwright.cost.communication import overlapped, slowdown_s
 from meshwright.dataflow.answer import (
     SLOWER,
     GraphPlans,
@@ -31,7 +33,7 @@ from meshwright.dataflow.audited import plan_facts
 from meshwright.dataflow.energy import traffic
 from meshwright.dataflow.fusion.fuse import fused_stage_time
 from meshwright.dataflow.price import EXPOSED, NETWORK_ONLY, Residency, SplitTimes, TimeWeights
-from meshwright.dataflow.roofline import CalibratedSystem
+from meshwright.dataflow.roofline import CalibratedSystem, Links
 from meshwright.dataflow.sharding import (
     GraphSharding,
     SplitTables,
@@ -98,8 +100,12 @@ class DegreePricing:
         enough_s
             Time of a plan that is known: a graph is not cut where that cannot be faster [s].
         """
-        if dp > self.num_passes:
+        if (at := self.of_batch(dp)) is None:
             return RefusedDegrees("more replicas than passes")
+        if at is not self:
+            plan = at.priced(tp, pp, dp, is_final=is_final, enough_s=enough_s)
+            parts = at.num_passes // self.num_passes
+            return replace(plan, batch_parts=parts) if isinstance(plan, SplitPlan) else plan
         if tp > max(self.graph.sizes.values()):
             return RefusedDegrees("no dim has so many parts")
         if self.is_repeated(pp):
@@ -112,6 +118,18 @@ class DegreePricing:
         if self.least_s(tp, pp, dp) >= enough_s:
             return RefusedDegrees(SLOWER)
         return self._cut(tp, pp, dp, enough_s)
+
+    def of_batch(self, dp: int) -> DegreePricing | None:
+        """Return the pricing of passes of a part of the batch where replicas are more than passes.
+
+        None where they have no equal numbers of parts.
+        """
+        if dp <= self.num_passes:
+            return self
+        parts, dims = dp // self.num_passes, self.graph.batch_dims
+        if dp % self.num_passes or not dims or self.graph.sizes[dims[0]] < parts:
+            return None
+        return replace(self, graph=self.graph.part_of_batch(parts), num_passes=dp)
 
     def is_repeated(self, pp: int) -> bool:
         """Return whether stages are made of whole repetitions."""
@@ -126,12 +144,16 @@ class DegreePricing:
         if dp > 1 and self._bytes_per_row is not None:
             return RefusedDegrees("rows of tables are updated by one replica")
         residency = Residency(layers, min(pp, passes), self._bytes_per_param, self._bytes_per_row)
-        seconds = self._seconds(tp, dp, residency)
-        slope, fixed_s = self._line(seconds, dp)
-        each_s = slope / rounds
+        seconds, sums = self._seconds(tp, dp, residency), self._gradient_sums(tp, dp, layers)
+        plain = self._sums(seconds)
+        lines = [(*self._line(seconds, bound), bound.hidden) for bound in sums.bounds]
+        fixed_s = min(fixed for _, fixed, _ in lines)
+        each_s = lines[0][0] / rounds
         found = choose_for_largest(
-            self._sums(seconds, each_s), self.system.usable_bytes, uses_program=is_final
-        )
+            [_charged(one, seconds, slope / rounds, hidden / rounds)
+             for slope, _, hidden in lines for one in plain],
+            self.system.usable_bytes, uses_program=is_final and len(lines) == 1,
+        )  # fmt: skip
         if not found:
             return RefusedDegrees("memory")
         tables, network = seconds.tables(), seconds.tables(NETWORK_ONLY)
@@ -148,21 +170,29 @@ class DegreePricing:
             for one in found
         ]
         priced = [(price, n) for n, work in enumerate(works)
-                  if (price := self._stage(work, seconds, each_s)) is not None]  # fmt: skip
+                  if (price := self._stage(work, seconds, each_s, plain)) is not None]  # fmt: skip
         if not priced:
             return RefusedDegrees("memory of a chip")
-        price, number = min(priced, key=lambda one: one[0].time_s)
+
+        def once_a_step(work: StageWork) -> tuple[float, float]:
+            params = _parameters(seconds, work.sharding)
+            window_s = layers * _backward_s(seconds, work.sharding)
+            return sums.time_s(params, window_s), self._update_s(params)
+
+        price, number = min(
+            priced, key=lambda one: rounds * one[0].time_s + sum(once_a_step(works[one[1]]))
+        )
         if price.time_s == inf:
             return RefusedDegrees(SLOWER, rounds * min(one.bound_s for one, _ in priced) + fixed_s)
         work = works[number]
         if is_final and self.stage_time is not None:
-            price, work = self._refined(price, work, seconds, each_s)
+            price, work = self._refined(price, work, seconds, each_s, plain)
         sharding, send_s = work.sharding, 0.0
         if pp > 1:
             links = self.system.links(tp * dp, pp)
             num_bytes = sent_bytes(self.graph, tp, sharding)
             send_s = links.time_s(CollectiveKind.SEND, num_bytes)
-        gradient_s, update_s = self._once_a_step(_parameters(seconds, sharding), tp, dp)
+        gradient_s, update_s = once_a_step(work)
         pass_s = max(price.time_s, send_s)
         return SplitPlan(
             tp=tp, pp=pp, dp=dp, layers_per_stage=layers, num_passes=passes, sharding=sharding,
@@ -171,10 +201,28 @@ class DegreePricing:
                 gradient_s=gradient_s, update_s=update_s,
             ),
             stage_s=price.time_s, send_s=send_s, held_bytes=sharding.held_bytes,
-            lower_bound_s=rounds * price.bound_s + fixed_s,
+            lower_bound_s=max(
+                rounds * price.bound_s + fixed_s,
+                self._apart_s(seconds, plain, sums, rounds) if len(lines) > 1 else 0.0,
+            ),
         )  # fmt: skip
 
-    def _line(self, seconds: SplitTimes, dp: int) -> tuple[float, float]:
+    def _apart_s(
+        self, seconds: SplitTimes, plain: Sequence[SplitTables], sums: GradientSums, rounds: int
+    ) -> float:
+        """Return a bound of the step: passes, sums and update, each at its best [s]."""
+        layers = seconds.residency.layers
+        fewest = layers * sum(float(params.min()) for params in seconds.parameters)
+        window_s = layers * sum(
+            float(costs.max())
+            for kernel, costs in zip(self.graph.kernels, seconds.compute_s, strict=True)
+            if kernel.phase is not Phase.FORWARD
+        )
+        alone = choose_for_largest(plain, self.system.usable_bytes, uses_program=False)
+        passes_s = rounds * layers * max(one.lower_bound for one in alone)
+        return passes_s + sums.time_s(fewest, window_s) + self._update_s(fewest)
+
+    def _line(self, seconds: SplitTimes, bound: SumsBound) -> tuple[float, float]:
         """Return a line below the time of parameters once a step: seconds for each, and the rest.
 
         Collectives have the time of their fastest algorithm, which is concave in the bytes: the
@@ -184,13 +232,14 @@ class DegreePricing:
             seconds.residency.layers * sum(float(pick(params)) for params in seconds.parameters)
             for pick in (np.min, np.max)
         )
-        low, high = (sum(self._once_a_step(p, seconds.degree, dp)) for p in (few, many))
+        low, high = (bound.least_s(p) + self._update_s(p) for p in (few, many))
         slope = (high - low) / (many - few) if many > few else 0.0
         return slope, low - slope * few
 
     def _refined(
-        self, price: StagePrice, work: StageWork, seconds: SplitTimes, each_s: float
-    ) -> tuple[StagePrice, StageWork]:
+        self, price: StagePrice, work: StageWork, seconds: SplitTimes, each_s: float,
+        plain: Sequence[SplitTables],
+    ) -> tuple[StagePrice, StageWork]:  # fmt: skip
         """Return a stage that no other split of a single kernel makes faster, and its price."""
         tried = {work.sharding.ways}
         is_better = True
@@ -204,25 +253,27 @@ class DegreePricing:
                 if sharding.held_bytes > self.system.usable_bytes:
                     continue
                 other = replace(work, sharding=sharding, most_s=price.time_s)
-                found = self._stage(other, seconds, each_s)
+                found = self._stage(other, seconds, each_s, plain)
                 if found is not None and found.time_s < price.time_s:
                     price, work, is_better = replace(found, bound_s=price.bound_s), other, True
         return price, work
 
-    def _stage(self, work: StageWork, seconds: SplitTimes, each_s: float) -> StagePrice | None:
+    def _stage(
+        self, work: StageWork, seconds: SplitTimes, each_s: float, plain: Sequence[SplitTables]
+    ) -> StagePrice | None:
         """Return the price of a pass through a stage: by its sharding, or by ``stage_time``.
 
         Parameters
         ----------
         each_s
             Time of a parameter once a step, spread over the passes: part of the bound [s].
+        plain
+            Tables of a pass alone; the largest of their sums counts.
         """
         sharding, least = work.sharding, sum(float(p.min()) for p in seconds.parameters)
         if self.stage_time is None:
-            once_s = each_s * _parameters(seconds, sharding)
-            return StagePrice(
-                work.layers * sharding.cost - once_s, work.layers * sharding.lower_bound
-            )
+            pass_s = max(tables.cost(sharding.ways) for tables in plain)
+            return StagePrice(work.layers * pass_s, work.layers * sharding.lower_bound)
         price = self.stage_time.price(work)
         if price is None:
             return None
@@ -266,8 +317,11 @@ class DegreePricing:
 
     def repeated_least_s(self, tp: int, pp: int, dp: int) -> float:
         """Return a bound of plans with repetitions as stages [s]: computation alone."""
-        if not self.is_repeated(pp):
+        at = self.of_batch(dp)
+        if at is None or not self.is_repeated(pp):
             return 0.0
+        if at is not self:
+            return at.repeated_least_s(tp, pp, dp)
         layers, passes = -(-self.graph.repeats // pp), -(-self.num_passes // dp)
         return (passes + pp - 1) * layers * self._computation_s(tp)
 
@@ -291,17 +345,15 @@ class DegreePricing:
     def _seconds(self, tp: int, dp: int, residency: Residency) -> SplitTimes:
         return SplitTimes(self.graph, self.system, tp, residency, -(-self.num_passes // dp))
 
-    def _sums(self, seconds: SplitTimes, seconds_per_parameter: float = 0.0) -> list[SplitTables]:
+    def _sums(self, seconds: SplitTimes) -> list[SplitTables]:
+        """Return the tables of all means of computation and collectives."""
         means = OVERLAP_MEANS if self.hides_network else (EXPOSED,)
         if self.stage_time is None:
-            return [seconds.tables(mean, seconds_per_parameter=seconds_per_parameter)
-                    for mean in means]  # fmt: skip
+            return [seconds.tables(mean) for mean in means]
         columns = self.stage_time.compute_s(seconds)
         found = []
         for mean in means:
-            sent = seconds.tables(
-                replace(mean, compute=0.0), seconds_per_parameter=seconds_per_parameter
-            )
+            sent = seconds.tables(replace(mean, compute=0.0))
             costs = zip(sent.costs, columns, strict=True)
             found.append(replace(sent, costs=tuple(n + mean.compute * c for n, c in costs)))
         return found
@@ -325,14 +377,26 @@ class DegreePricing:
             return None
         return self.optimizer.row_state_bytes
 
-    def _once_a_step(self, params: float, tp: int, dp: int) -> tuple[float, float]:
-        """Return the seconds of summing gradients over replicas, and of the update [s]."""
+    def _gradient_sums(self, tp: int, dp: int, layers: int) -> GradientSums:
+        """Return the sums of gradients over replicas, a bucket for each kernel with weights."""
+        trains = self.optimizer is not None and self.graph.trains
+        each = self.optimizer.reduced_gradient_bytes_per_param if self.optimizer and trains else 0.0
+        holders = sum(
+            bool(k.weights) and k.phase is Phase.FORWARD and k.unit is not Unit.NONE
+            for k in self.graph.kernels
+        )
+        return GradientSums(
+            self.system.links(tp, dp) if dp > 1 else None, each,
+            most_buckets=max(layers * holders, 1) if self.stage_time is None else 1,
+            slowdown=float(self.system.calibration.overlap_slowdown),
+        )  # fmt: skip
+
+    def _update_s(self, params: float) -> float:
+        """Return the seconds of the update of parameters [s]."""
         if self.optimizer is None or not self.graph.trains:
-            return 0.0, 0.0
-        gradients = params * self.optimizer.reduced_gradient_bytes_per_param
-        sums_s = self.system.links(tp, dp).time_s(CollectiveKind.ALL_REDUCE, gradients)
+            return 0.0
         moved = params * self.optimizer.step_traffic_bytes_per_param
-        return sums_s, moved / float(self.system.engine(self.graph).memory_bytes_per_s)
+        return moved / float(self.system.engine(self.graph).memory_bytes_per_s)
 
 
 def optimizer_of(
@@ -342,6 +406,92 @@ def optimizer_of(
     if not graph.trains:
         return None
     return load_optimizer(optimizer) if optimizer else default_optimizer(system.spec)
+
+
+@dataclass(frozen=True)
+class GradientSums:
+    """Sums of the gradients of weights over replicas, in buckets during the last backward pass.
+
+    A bucket is sent as soon as its gradients are there, the last one when the pass has ended;
+    computation beside a transfer is slower. Or all gradients are sent at once, behind the pass.
+    """
+
+    links: Links | None
+    """Links between replicas; None: there is one."""
+    bytes_per_param: float
+    most_buckets: int
+    slowdown: float
+    """Seconds that a second of hidden transfer adds to the computation [1]."""
+
+    def whole_s(self, params: float) -> float:
+        """Return the seconds of all gradients at once [s]."""
+        if self.links is None:
+            return 0.0
+        return self.links.time_s(CollectiveKind.ALL_REDUCE, params * self.bytes_per_param)
+
+    def time_s(self, params: float, window_s: float) -> float:
+        """Return the seconds that the sums add to a step with a backward pass of some seconds [s].
+
+        Exposed + slowdown hidden, of the best number of buckets. 8 buckets of 1 ms beside a pass of
+        5 ms, with a slowdown of 0.1: max(8 - 5, 1) = 3 are exposed, 5 are hidden: 3.5 ms.
+        """
+        found = []
+        for number in self._numbers:
+            sent = overlapped(number * self.whole_s(params / number), window_s, number)
+            added_s = slowdown_s(sent.hidden_s, window_s, self.slowdown)
+            found.append(float(sent.exposed_s + added_s))
+        return min(found)
+
+    @property
+    def _numbers(self) -> tuple[int, ...]:
+        """Numbers of buckets that are tried."""
+        return tuple(1 << power for power in range(self.most_buckets.bit_length()))
+
+    @property
+    def bounds(self) -> tuple[SumsBound, ...]:
+        """Lower bounds of the time, whatever the buckets.
+
+        The last of the most buckets, and the slowdown by all others; the whole less the window; and
+        the mean of both.
+        """
+        if self.links is None or not self.bytes_per_param or self.most_buckets == 1:
+            return (SumsBound(self.whole_s, 0.0),)
+
+        def last_s(params: float) -> float:
+            last = self.whole_s(params / self._numbers[-1])
+            return (1.0 - self.slowdown) * last + self.slowdown * self.whole_s(params)
+
+        def mean_s(params: float) -> float:
+            return 0.5 * (last_s(params) + self.whole_s(params))
+
+        shown = 1.0 - self.slowdown
+        return (
+            SumsBound(last_s, 0.0), SumsBound(self.whole_s, shown), SumsBound(mean_s, 0.5 * shown)
+        )  # fmt: skip
+
+
+class SumsBound(NamedTuple):
+    """A lower bound of sums of gradients, concave in the parameters, less a share of the window."""
+
+    least_s: Callable[[float], float]
+    hidden: float
+
+
+def _charged(tables: SplitTables, seconds: SplitTimes, each_s: float, hidden: float) -> SplitTables:
+    """Return tables with seconds of each parameter, and a share of backward computation less."""
+    columns = zip(
+        seconds.graph.kernels, tables.costs, seconds.parameters, seconds.compute_s, strict=True
+    )
+    return replace(tables, costs=tuple(
+        cost + each_s * params - hidden * (kernel.phase is not Phase.FORWARD) * compute
+        for kernel, cost, params, compute in columns
+    ))  # fmt: skip
+
+
+def _backward_s(seconds: SplitTimes, sharding: GraphSharding) -> float:
+    """Return the computation of the backward pass of one repetition [s]."""
+    chosen = zip(seconds.graph.kernels, seconds.compute_s, sharding.ways, strict=True)
+    return sum(float(costs[way]) for k, costs, way in chosen if k.phase is not Phase.FORWARD)
 
 
 def _parameters(seconds: SplitTimes, sharding: GraphSharding) -> float:
@@ -381,7 +531,7 @@ def _ordered(
     refused = Counter(plan.reason for plan in priced.values() if isinstance(plan, RefusedDegrees))
     if not plans:
         raise InfeasibleError(_why_nothing_fits(pricing, refused))
-    ordered = sorted(plans, key=lambda plan: (plan.step_s, plan.held_bytes, plan.degrees))
+    ordered = sorted(plans, key=lambda p: (p.step_s, p.held_bytes, p.batch_parts, p.degrees))
     time_told("a step", ordered[0].step_s, ordered[0].parts_s)
     bound_s = min(plan.lower_bound_s for plan in priced.values())
     moved = traffic(pricing.graph, pricing.system, ordered[0], pricing.optimizer)

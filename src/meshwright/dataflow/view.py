@@ -187,7 +187,8 @@ def _plan_text(best: BestGraphPlan) -> str:
     elif best.layers_per_stage > 1:
         parts.append(f"{best.layers_per_stage} repetitions on each device")
     if best.dp > 1:
-        parts.append(f"{best.dp} replicas")
+        share = f", each with 1 of {best.batch_parts} parts of the batch"
+        parts.append(f"{best.dp} replicas{share if best.batch_parts > 1 else ''}")
     if best.num_passes > 1:
         parts.append(f"{best.num_passes:,} passes of each replica in a step")
     return "; ".join(parts) or "one device does all the work"

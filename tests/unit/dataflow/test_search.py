@@ -11,7 +11,12 @@ from meshwright.catalog.workloads import load_optimizer
 from meshwright.dataflow import search
 from meshwright.dataflow.question import load_graph
 from meshwright.dataflow.roofline import CalibratedSystem
-from meshwright.dataflow.search import DegreePricing, calibrated_system, plan_dataflow
+from meshwright.dataflow.search import (
+    DegreePricing,
+    GradientSums,
+    calibrated_system,
+    plan_dataflow,
+)
 from meshwright.dataflow.stages import StagePrice, StageTime
 from meshwright.graph.kernels.backward import with_backward
 from meshwright.graph.kernels.graph import DataflowGraph
@@ -139,10 +144,86 @@ def test_a_graph_that_stands_once_is_cut_into_stages():
 
 def test_a_model_with_tables_puts_them_beside_dense_layers():
     found = plan_graph(dlrm_a(), machine("128xA100"))
-    assert found.best.degrees == (128, 1, 1)
-    kinds = [(c.producer, c.change.kind) for c in found.best.sharding.changes]
+    plans = {plan.degrees: plan for plan in found.plans}
+    assert found.best.degrees == (32, 1, 4)
+    assert found.best.batch_parts == 4
+    kinds = [(c.producer, c.change.kind) for c in plans[128, 1, 1].sharding.changes]
     assert kinds == [("pooled", CollectiveKind.ALL_TO_ALL)]
     assert found.gap < 1e-6
+
+
+def test_dims_of_samples_pass_a_graph_alone():
+    """Tokens meet in attention, rows and columns in a transform; samples never meet."""
+    assert dlrm_a().batch_dims == ("samples",)
+    assert with_backward(replace(dlrm_a(), repeats=1)).batch_dims == ("samples",)
+    assert gpt_layer(*SMALL).batch_dims == ()
+    assert fft(64, 64).batch_dims == ()
+    assert mlp(64).batch_dims == ("batch",)
+    assert with_backward(mlp(64)).batch_dims == ("batch",)
+
+
+def mlp(batch):
+    """Two products in a row."""
+    row, wide = ("batch", "hidden"), ("batch", "wide")
+    up, down = Weight("up.weight", ("hidden", "wide")), Weight("down.weight", ("wide", "hidden"))
+    kernels = (
+        Kernel("up", Unit.MATRIX, wide, (Operand("x", row),), (up,)),
+        Kernel("down", Unit.MATRIX, row, (Operand("up", wide),), (down,)),
+    )
+    sizes = {"batch": batch, "hidden": 1024, "wide": 4096}
+    return DataflowGraph("mlp", kernels, sizes, {"x": row}, ("down",), "batch")
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_replicas_share_the_batch_of_a_pass(passes):
+    """A part of the batch is a pass of a smaller graph: eight of 8 samples, for one of 64."""
+    optimizer, on = load_optimizer("megatron-adam"), machine("8xA100")
+
+    def best(batch, number):
+        pricing = DegreePricing(with_backward(mlp(batch)), on, number, optimizer)
+        return pricing.priced(1, 1, 8)
+
+    whole, parts = best(64, passes), best(64 * passes // 8, 8)
+    assert whole.batch_parts == 8 // passes
+    assert whole.num_passes == 1
+    assert (whole.step_s, whole.held_bytes) == (parts.step_s, parts.held_bytes)
+    assert whole.lower_bound_s <= whole.step_s * (1 + 1e-12)
+    assert whole.passes_per_s == pytest.approx(passes / whole.step_s)
+
+
+def test_replicas_that_share_no_batch_evenly_are_refused():
+    found = plan_graph(mlp(4), machine("8xA100"), num_passes=1)
+    assert {plan.dp for plan in found.plans} == {1, 2, 4}
+    assert found.refused["more replicas than passes"] == 1
+    found = plan_graph(mlp(64), machine("8xA100"), num_passes=3)
+    assert {plan.dp for plan in found.plans} == {1, 2}
+
+
+class PlainLinks:
+    """Links with a second for each parameter, and some for a message."""
+
+    def __init__(self, start_s):
+        self.start_s = start_s
+
+    def time_s(self, _, num_bytes):
+        return self.start_s + num_bytes
+
+
+@pytest.mark.parametrize(
+    ("start_s", "window_s", "expected_s"),
+    [
+        (0.0, 0.0, 8.0),  # nothing to hide behind
+        (0.0, 5.0, 3.5),  # eight buckets: 3 s exposed, 5 s hidden at a tenth each
+        (0.0, 100.0, 1.7),  # the last of eight is exposed: 1 + 0.1 7
+        (2.0, 100.0, 5.1),  # eight of 3 s: 3 + 0.1 21; four of 4 s take 5.2
+    ],
+)
+def test_gradients_are_summed_in_buckets_beside_the_backward_pass(start_s, window_s, expected_s):
+    sums = GradientSums(PlainLinks(start_s), 1.0, most_buckets=8, slowdown=0.1)
+    found = sums.time_s(8.0, window_s)
+    assert found == pytest.approx(expected_s)
+    for bound in sums.bounds:
+        assert bound.least_s(8.0) - bound.hidden * window_s <= found
 
 
 def test_a_transform_sends_three_all_to_alls():

@@ -171,7 +171,7 @@ def test_the_command_shows_both(stored: Any, capsys: pytest.CaptureFixture[str])
         "writes: [rows, wide]}\n"
     )
     asked = ["map", str(graph), "--on", "4xH100", "--solution", str(path)]
-    assert main(asked) == 0
+    assert main([*asked, "--detail"]) == 0
     shown = capsys.readouterr().out
     assert "other planner" in shown
     assert "a device sends over tp" in shown

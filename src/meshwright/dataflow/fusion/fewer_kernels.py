@@ -20,7 +20,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, IntArray
-from meshwright.dataflow.fusion.lattice import Branches, Lattice, lattice_of, limits_of, row_keys
+from meshwright.dataflow.fusion.lattice import (
+    Branches,
+    Lattice,
+    Window,
+    lattice_of,
+    limits_of,
+    row_keys,
+)
 from meshwright.dataflow.fusion.price import (
     PartitionPrices,
     bound_s,
@@ -268,4 +275,4 @@ def put_back(problem: FusionProblem, fewer: FewerKernels, *, late: bool) -> Latt
     ideals |= ideals @ after.astype(np.float32) > 0.0
     beyond = ideals[lattice.target] & ~ideals[lattice.source]
     _, first, partition = np.unique(row_keys(beyond), return_index=True, return_inverse=True)
-    return replace(lattice, ideals=ideals, partition=partition, sets=beyond[first])
+    return replace(lattice, ideals=ideals, partition=partition, windows=(Window(0, beyond[first]),))

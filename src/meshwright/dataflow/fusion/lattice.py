@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
 from meshwright.dataflow.fusion.problem import FusionProblem
-from meshwright.dataflow.ideals import larger_ideals, order_ideals
+from meshwright.dataflow.ideals import TooWideError, all_needs, larger_ideals, order_ideals
 
 MOST_KERNELS = 60
 """Most kernels in a branch, so that its state is a whole number of 64 bits."""
@@ -72,11 +72,15 @@ def alike_branches(problem: FusionProblem) -> Branches:
     by_form: dict[tuple[int, ...], list[list[int]]] = defaultdict(list)
     for branch in _components(problem.reads, _repeated(colours)):
         by_form[tuple(sorted(colours[kernel] for kernel in branch))].append(branch)
+    touching: list[set[int]] = [set() for _ in [*kernels, ()]]
+    for row, tensor in enumerate(rows):
+        for kernel in (tensor.writer, *(reader for reader, _ in tensor.readers)):
+            touching[kernel].add(row)
     groups = []
     for form, branches in by_form.items():
         if len(branches) > 1 and len(set(form)) == len(form) <= MOST_KERNELS:
             group = _aligned(sorted(branches), colours)
-            if group is not None and _are_exchangeable(group, kernels, rows):
+            if group is not None and _are_exchangeable(group, kernels, rows, touching):
                 groups.append(group)
     return Branches(tuple(groups))
 
@@ -151,20 +155,21 @@ def _numbered(values: Sequence[tuple[object, ...]]) -> list[int]:
 
 def _repeated(colours: list[int]) -> list[int]:
     """Return the kernels with a colour that other kernels have too."""
-    return [kernel for kernel, colour in enumerate(colours) if colours.count(colour) > 1]
+    counted = Counter(colours)
+    return [kernel for kernel, colour in enumerate(colours) if counted[colour] > 1]
 
 
 def _components(reads: BoolArray, kernels: list[int]) -> list[list[int]]:
     """Return the parts of a graph that hang together through these kernels alone."""
     left, found = set(kernels), []
-    joined = reads | reads.T
     while left:
         branch: set[int] = set()
         edge = {min(left)}
         while edge:
             branch |= edge
             left -= edge
-            edge = {other for kernel in edge for other in left if joined[kernel, other]}
+            ends = (np.flatnonzero(reads[kernel] | reads[:, kernel]) for kernel in edge)
+            edge = left.intersection(other for row in ends for other in row.tolist())
         found.append(sorted(branch))
     return found
 
@@ -179,19 +184,28 @@ def _aligned(branches: list[list[int]], colours: list[int]) -> IntArray | None:
 
 
 def _are_exchangeable(
-    group: IntArray, kernels: Sequence[tuple[object, ...]], tensors: Sequence[_Tensor]
+    group: IntArray,
+    kernels: Sequence[tuple[object, ...]],
+    tensors: Sequence[_Tensor],
+    touching: Sequence[set[int]],
 ) -> bool:
-    """Return whether exchanging any two neighbours leaves all kernels and tensors as they were."""
-    counted = Counter(tensors)
+    """Return whether exchanging any two neighbours leaves all kernels and tensors as they were.
+
+    ``touching`` lists the tensors of each kernel.
+    """
+    near = [tensors[row] for row in set().union(*(touching[k] for k in group.ravel().tolist()))]
+    counted = Counter(near)
     for one, other in zip(group[:-1].tolist(), group[1:].tolist(), strict=True):
         swap = {**dict(zip(one, other, strict=True)), **dict(zip(other, one, strict=True))}
         if any(kernels[a] != kernels[b] for a, b in swap.items()):
             return False
-        if Counter(tensor.moved(swap) for tensor in tensors) != counted:
+        if Counter(tensor.moved(swap) for tensor in near) != counted:
             return False
     return True
 
 
+ROUNDING = 1e-9
+"""Relative tolerance of sums of the same bytes in another order."""
 MOST_IDEALS = 20_000
 """Ideals beyond which a graph counts as wide."""
 MOST_STEPS = 1_500_000
@@ -231,6 +245,15 @@ class Limits:
         allowed: BoolArray = fits & ~is_mixed & self.stand(before, after, kernel)
         return allowed
 
+    def within(self, first: int, last: int) -> Limits:
+        """Return the limits of the kernels from one to before another; no branches cross these."""
+        inside = slice(first, last)
+        groups = (g - first for g in self.branches.groups if first <= g.min() and g.max() < last)
+        return Limits(
+            self.needs[inside, inside], self.phase[inside], self.held_bytes[inside],
+            self.sram_bytes, Branches(tuple(groups)),
+        )  # fmt: skip
+
     def stand(self, before: BoolArray, after: BoolArray, kernel: IntArray) -> BoolArray:
         """Return which sets stand for all that differ from them by exchanges of branches."""
         return self.branches.are_canonical(before, after)
@@ -244,6 +267,15 @@ def limits_of(problem: FusionProblem) -> Limits:
     )  # fmt: skip
 
 
+class Window(NamedTuple):
+    """Sets of kernels that are close to one another."""
+
+    first: int
+    """Number of the kernel of the first column."""
+    sets: BoolArray
+    """Shape (sets, kernels of the window)."""
+
+
 @dataclass(frozen=True)
 class Lattice:
     """Ideals, the smaller ones first, and steps between them that may be partitions."""
@@ -255,8 +287,8 @@ class Lattice:
     """Ideals before and after each step; steps are in the order of their targets."""
     partition: IntArray
     """Index of the set of kernels that each step runs."""
-    sets: BoolArray
-    """Different partitions, shape (sets, kernels)."""
+    windows: tuple[Window, ...]
+    """The sets, in their order."""
 
     @cached_property
     def size(self) -> IntArray:
@@ -264,13 +296,31 @@ class Lattice:
         found: IntArray = self.ideals.sum(axis=1)
         return found
 
+    @cached_property
+    def num_sets(self) -> int:
+        """Number of sets."""
+        return sum(len(window.sets) for window in self.windows)
+
+    @cached_property
+    def sets(self) -> BoolArray:
+        """All sets in one, shape (sets, kernels): of a small graph."""
+        found, row = np.zeros((self.num_sets, self.ideals.shape[1]), bool), 0
+        for first, sets in self.windows:
+            found[row : row + len(sets), first : first + sets.shape[1]] = sets
+            row += len(sets)
+        return found
+
+    def members(self, step: int) -> BoolArray:
+        """Return the kernels that a step runs, shape (kernels,)."""
+        found: BoolArray = self.ideals[self.target[step]] & ~self.ideals[self.source[step]]
+        return found
+
     def of_sets(self, chosen: BoolArray) -> Lattice:
         """Return the lattice of the steps that run some of the sets."""
         steps, number = chosen[self.partition], np.cumsum(chosen) - 1
         partition = number[self.partition[steps]]
-        return Lattice(
-            self.ideals, self.source[steps], self.target[steps], partition, self.sets[chosen]
-        )
+        sets = (Window(0, self.sets[chosen]),)
+        return Lattice(self.ideals, self.source[steps], self.target[steps], partition, sets)
 
     @cached_property
     def backwards(self) -> IntArray:
@@ -284,7 +334,7 @@ def chain_of(sets: BoolArray) -> Lattice:
     nothing = np.zeros((1, sets.shape[1]), bool)
     places = np.arange(len(sets))
     ideals = np.concatenate([nothing, np.logical_or.accumulate(sets, axis=0)])
-    return Lattice(ideals, places, places + 1, places, sets)
+    return Lattice(ideals, places, places + 1, places, (Window(0, sets),))
 
 
 def row_of(limits: Limits, most_steps: int) -> Lattice:
@@ -298,7 +348,7 @@ def row_of(limits: Limits, most_steps: int) -> Lattice:
     first, last = first[rows], last[rows]
     sets = (first[:, None] <= numbers) & (numbers <= last[:, None])
     ideals = numbers < np.arange(len(numbers) + 1)[:, None]
-    return Lattice(ideals, first, last + 1, np.arange(len(rows)), sets)
+    return Lattice(ideals, first, last + 1, np.arange(len(rows)), (Window(0, sets),))
 
 
 def lattice_of(
@@ -318,20 +368,127 @@ def lattice_of(
     TooWideError
         When there are too many ideals, or steps between them.
     """
-    branches, needs = limits.branches, limits.needs
     most = MOST_IDEALS if most_ideals is None else most_ideals
-    ideals = order_ideals(needs, most, kept=limits.stand)
+    ideals = order_ideals(limits.needs, most, kept=limits.stand)
     most = MOST_STEPS if most_steps is None else most_steps
-    steps = list(larger_ideals(ideals, needs, most, kept=limits.allows))
+    windows, steps = _Windows(limits, ideals), []
+    grown: dict[tuple[object, ...], _Grown] = {}
+    num_sets, found = 0, 0
+    for rows in windows.rows:
+        first, last = windows.around(rows)
+        here, start = limits.within(first, last), ideals[rows, first:last]
+        key = (start.shape, start.tobytes(), here.key)
+        if key not in grown:
+            grown[key] = _grown(here, start, most)
+        one = grown[key]
+        found += len(one.source)
+        if found > most:
+            raise TooWideError(f"more than {most} sets of kernels: too many lie side by side")
+        target = windows.numbers(one.after, first, last)
+        steps.append(
+            (rows.start + one.source, target, num_sets + one.partition, Window(first, one.sets))
+        )
+        num_sets += len(one.sets)
+    *columns, sets = zip(*steps, strict=True)
+    source, target, partition = (np.concatenate(column) for column in columns)
+    size = ideals.sum(axis=1)
+    order = np.lexsort((source, size[target] - size[source], target))
+    return Lattice(ideals, source[order], target[order], partition[order], sets)
+
+
+@dataclass(frozen=True)
+class _Grown:
+    """Steps from some ideals, as columns of a window, and the different sets that they run."""
+
+    source: IntArray
+    after: BoolArray
+    """The ideals behind the steps, shape (steps, kernels of the window)."""
+    partition: IntArray
+    sets: BoolArray
+
+
+def _grown(limits: Limits, start: BoolArray, most: int) -> _Grown:
+    """Return all steps from some ideals within limits."""
+    steps = list(larger_ideals(start, limits.needs, most, kept=limits.allows))
     source = np.concatenate([origin for origin, _ in steps])
     after = np.concatenate([grown for _, grown in steps])
-    keys = row_keys(ideals)
-    in_order = np.argsort(keys)
-    target = in_order[np.searchsorted(keys, row_keys(branches.canonical(after)), sorter=in_order)]
-    order = np.argsort(target, kind="stable")
-    source, target, beyond = source[order], target[order], (after & ~ideals[source])[order]
+    beyond = after & ~start[source]
     _, first, partition = np.unique(row_keys(beyond), return_index=True, return_inverse=True)
-    return Lattice(ideals, source, target, partition, beyond[first])
+    return _Grown(source, limits.branches.canonical(after), partition, beyond[first])
+
+
+SPAN = 32
+"""Sizes of ideals whose steps are found together, at least; of a smaller graph all."""
+MOST_PERIOD = 512
+"""Longest period of kernels that is looked for."""
+
+
+class _Windows:
+    """Ideals of similar sizes, and the kernels that steps from them may run.
+
+    A long graph is a row of windows: a step runs kernels of one, and equal windows are alike. So
+    the sizes of a window are a multiple of the period of the kernels.
+    """
+
+    def __init__(self, limits: Limits, ideals: BoolArray) -> None:
+        self.limits, self.ideals = limits, ideals
+        count = ideals.shape[1]
+        self._begins = np.where(ideals.all(axis=1), count, ideals.argmin(axis=1))
+        last = count - ideals[:, ::-1].argmax(axis=1)
+        self._ends = np.where(ideals.any(axis=1), last, 0)
+        before = all_needs(limits.needs)
+        self._before_bytes = np.array([limits.held_bytes[row].sum() for row in before])
+
+    @property
+    def rows(self) -> list[slice]:
+        """The ideals of each window; all but the last one have steps."""
+        count = self.ideals.shape[1]
+        period = _period(self.limits)
+        span = count if count <= 2 * SPAN else period * -(-SPAN // period)
+        starts = np.flatnonzero(np.diff(self.ideals[:-1].sum(axis=1) // span, prepend=-1))
+        ends = [*starts[1:].tolist(), len(self.ideals) - 1]
+        return [slice(*ends) for ends in zip(starts.tolist(), ends, strict=True)]
+
+    def around(self, rows: slice) -> tuple[int, int]:
+        """Return the first kernel that steps from some ideals may run, and the one after the last.
+
+        What a kernel needs beyond the ideals must run in the same step: a single kernel has all
+        before it, several hold no more than the SRAM. Branches that are alike are not cut.
+        """
+        limits, inside = self.limits, self.ideals[rows].any(axis=0)
+        held = limits.held_bytes
+        beyond = self._before_bytes - held[inside].sum()
+        rounding = ROUNDING * float(self._before_bytes.max(initial=0.0))
+        together = beyond + np.where(inside, 0.0, held) <= limits.sram_bytes + rounding
+        may = together | (beyond <= rounding)
+        first = int(self._begins[rows].min())
+        last = max(first + 1, int(self._ends[rows].max()), int(np.flatnonzero(may)[-1]) + 1)
+        crossing = [(int(g.min()), int(g.max()) + 1) for g in limits.branches.groups]
+        while True:
+            cut = [(low, high) for low, high in crossing if low < last and high > first]
+            wider = min([first, *(low for low, _ in cut)]), max([last, *(high for _, high in cut)])
+            if wider == (first, last):
+                return wider
+            first, last = wider
+
+    def numbers(self, ideals: BoolArray, first: int, last: int) -> IntArray:
+        """Return the numbers of ideals that differ in the kernels of a window alone."""
+        here = np.flatnonzero((self._begins >= first) & (self._ends <= last))
+        keys = row_keys(self.ideals[here, first:last])
+        in_order = np.argsort(keys)
+        found: IntArray = here[in_order[np.searchsorted(keys, row_keys(ideals), sorter=in_order)]]
+        return found
+
+
+def _period(limits: Limits) -> int:
+    """Return the distance at which most kernels have an equal one, at least 1."""
+    rows, columns = np.nonzero(limits.needs)
+    back = np.bincount(rows, (rows - columns).astype(np.float64) ** 2, len(limits.phase))
+    facts = np.column_stack([limits.held_bytes, limits.phase, back])
+    for period in range(1, min(MOST_PERIOD, len(facts) // 2) + 1):
+        if np.mean(np.all(facts[period:] == facts[:-period], axis=1)) > 0.5:
+            return period
+    return 1
 
 
 def row_keys(rows: BoolArray) -> NDArray[Any]:

@@ -61,11 +61,20 @@ class LatticeSteps:
     @cached_property
     def left(self) -> Columns:
         """Least growth from each ideal to the whole graph; infinite where no path leads."""
-        return _to_the_end(self, self.least[0]), _to_the_end(self, self.least[1])
+        return self.first_left, _to_the_end(self, self.least[1])
 
-    def least_s(self, finish: Finish) -> float:
-        """Return seconds that no path undercuts; infinite where none finishes."""
-        return float(finish(self.left[0][:1], self.left[1][:1])[0])
+    @cached_property
+    def first_left(self) -> FloatArray:
+        """Least growth of the first number alone."""
+        return _to_the_end(self, self.least[0])
+
+    def least_s(self, finish: Finish, enough_s: float) -> float:
+        """Return seconds that no path undercuts, infinite where none finishes.
+
+        Of the first number alone where those are enough.
+        """
+        least = float(finish(self.first_left[:1], np.zeros(1))[0])
+        return least if least >= enough_s else float(finish(*(c[:1] for c in self.left))[0])
 
     def by_size(self, ideals: IntArray) -> list[tuple[int, int]]:
         """Return the first and end row of the ideals of each size, in a column of sorted ideals."""
@@ -91,8 +100,7 @@ def best_path(
 
     None where no path can finish before ``most_s``. Of equal paths one with the least second.
     """
-    least_s = steps.least_s(finish)
-    if not least_s < most_s:
+    if not steps.least_s(finish, most_s) < most_s:
         return None, 0
     known = min(
         float(finish(*_along(steps, costs, left))[0])
@@ -110,11 +118,13 @@ def _to_the_end(steps: LatticeSteps, costs: FloatArray) -> FloatArray:
     least[-1] = 0.0
     order = steps.backwards
     source, target, costs = steps.source[order], steps.target[order], costs[order]
+    firsts = np.flatnonzero(np.diff(source, prepend=-1))
+    ideals, place = source[firsts], 0
     for start, end in steps.by_size(source):
+        after = place + int(np.searchsorted(firsts[place:], end))
         through = costs[start:end] + least[target[start:end]]
-        ideals = source[start:end]
-        first = np.flatnonzero(np.diff(ideals, prepend=-1))
-        least[ideals[first]] = np.minimum.reduceat(through, first)
+        least[ideals[place:after]] = np.minimum.reduceat(through, firsts[place:after] - start)
+        place = after
     return least
 
 
@@ -156,8 +166,10 @@ class _Pairs:
         at_best = finish(first + steps.left[0][target], second + steps.left[1][target])
         kept = np.flatnonzero(at_best <= known * (1 + TOLERANCE))
         kept = kept[_unbeaten(target[kept], first[kept], second[kept])]
-        ideals, start, held = np.unique(target[kept], return_index=True, return_counts=True)
-        self.start[ideals], self.held[ideals] = self.count + start, held
+        start = np.flatnonzero(np.diff(target[kept], prepend=-1))
+        ideals = target[kept[start]]
+        self.start[ideals] = self.count + start
+        self.held[ideals] = np.diff(start, append=len(kept))
         self.first = np.append(self.first, first[kept])
         self.second = np.append(self.second, second[kept])
         self.parent = np.append(self.parent, parent[kept])

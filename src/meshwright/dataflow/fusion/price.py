@@ -10,6 +10,7 @@ Bounds hold for all partitions of a problem, in any order: for pruning and for w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -80,7 +81,7 @@ class PartitionPrices:
         found: FloatArray = self.dram_s + self.stored_s / micro_batch
         return found
 
-    def rows(self, chosen: BoolArray) -> PartitionPrices:
+    def rows(self, chosen: BoolArray | IntArray) -> PartitionPrices:
         """Return the entries of some sets."""
         columns: dict[str, Any] = {name: column[chosen] for name, column in self._columns.items()}
         return replace(self, **columns)
@@ -93,6 +94,17 @@ class PartitionPrices:
             columns[name] = np.full(len(places), nothing, column.dtype)
             columns[name][places] = column
         return replace(self, **columns)
+
+    @classmethod
+    def joined(cls, prices: Sequence[PartitionPrices]) -> PartitionPrices:
+        """Return the entries of several columns as one."""
+        if len(prices) == 1:
+            return prices[0]
+        every = [one._columns for one in prices]
+        columns: dict[str, Any] = {
+            name: np.concatenate([one[name] for one in every]) for name in every[0]
+        }
+        return replace(prices[0], **columns)
 
     @property
     def _columns(self) -> dict[str, Any]:
@@ -174,6 +186,25 @@ def price_partitions(problem: FusionProblem, sets: BoolArray) -> PartitionPrices
     if may_fit.all():
         return _priced(problem, sets)
     return _priced(problem, sets[may_fit]).spread(may_fit)
+
+
+def price_windows(
+    problem: FusionProblem, windows: Sequence[tuple[int, BoolArray]]
+) -> PartitionPrices:
+    """Return the price of all sets of several windows: a first kernel, and sets from there on.
+
+    Windows with equal kernels and the same sets are priced once.
+    """
+    known: dict[tuple[object, ...], PartitionPrices] = {}
+    found = []
+    for first, sets in windows:
+        whole = sets.shape[1] == problem.num_kernels
+        here = problem if whole else problem.within(first, first + sets.shape[1])
+        key = (id(sets), here.columns_key)
+        if key not in known:
+            known[key] = price_partitions(here, sets)
+        found.append(known[key])
+    return PartitionPrices.joined(found)
 
 
 def _may_fit(problem: FusionProblem, sets: BoolArray) -> BoolArray:
@@ -302,12 +333,13 @@ def _flows_of(tensors: Tensors, members: BoolArray) -> tuple[FloatArray, ...]:
 
 def _longest(reads: BoolArray, lengths: BoolArray, sets: BoolArray) -> FloatArray:
     """Return the longest path inside each set, over reads of some lengths."""
-    longest = np.zeros(sets.T.shape)
-    for kernel, members in enumerate(sets.T):
-        rows, before = np.flatnonzero(members), np.flatnonzero(reads[kernel])
-        paths = longest[np.ix_(before, rows)] + lengths[kernel, before][:, None]
-        is_inside = sets[np.ix_(rows, before)].T
-        longest[kernel, rows] = np.where(is_inside, paths, 0.0).max(axis=0, initial=0.0)
+    is_in = np.ascontiguousarray(sets.T)
+    longest = np.zeros(is_in.shape)
+    for kernel, members in enumerate(is_in):
+        for before in np.flatnonzero(reads[kernel]).tolist():
+            through = (longest[before] + lengths[kernel, before]) * is_in[before]
+            np.maximum(longest[kernel], through, out=longest[kernel])
+        longest[kernel] *= members
     found: FloatArray = longest.max(axis=0)
     return found
 

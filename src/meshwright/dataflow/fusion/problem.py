@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -92,6 +92,18 @@ class Tensors:
             self.writer[chosen], self.readers[chosen], self.sequence_bytes[chosen],
             self.inside_bytes[chosen], self.written_bytes[chosen], self.read_bytes[chosen],
         )  # fmt: skip
+
+    def within(self, first: int, last: int) -> Tensors:
+        """Return the tensors of some kernels in a row; all others are the outside."""
+
+        def renumbered(kernels: IntArray) -> IntArray:
+            is_in = (first <= kernels) & (kernels < last)
+            return np.where(is_in, kernels - first, last - first)
+
+        touches = (first <= self.readers) & (self.readers < last)
+        writes = (first <= self.writer) & (self.writer < last)
+        found = self.rows(writes | touches.any(axis=1))
+        return replace(found, writer=renumbered(found.writer), readers=renumbered(found.readers))
 
     @cached_property
     def is_slot(self) -> BoolArray:
@@ -238,6 +250,33 @@ class FusionProblem:
         """Return partitions of named kernels as rows, shape (partitions, kernels)."""
         rows = [[name in names for name in self.names] for names in map(frozenset, partitions)]
         return np.array(rows, bool)
+
+    def within(self, first: int, last: int) -> FusionProblem:
+        """Return the problem of some kernels in a row, with the prices that their sets have."""
+        inside = slice(first, last)
+        return replace(
+            self,
+            names=self.names[inside],
+            reads=self.reads[inside, inside],
+            phase=self.phase[inside],
+            choices=self.choices[inside],
+            held_bytes=self.held_bytes[inside],
+            setup_bytes=self.setup_bytes[inside],
+            looked_up_bytes=self.looked_up_bytes[inside],
+            network_s=self.network_s[inside],
+            tensors=self.tensors.within(first, last),
+            waits=self.waits[inside, inside],
+        )
+
+    @cached_property
+    def columns_key(self) -> tuple[object, ...]:
+        """A value that problems with equal kernels and tensors share."""
+        tensors = (getattr(self.tensors, entry.name) for entry in fields(Tensors))
+        columns = (
+            self.reads, self.phase, self.held_bytes, self.setup_bytes, self.looked_up_bytes,
+            self.network_s, self.waits, *tensors,
+        )  # fmt: skip
+        return (tuple(map(id, self.choices)), *((c.shape, c.tobytes()) for c in columns))
 
     @cached_property
     def needs(self) -> BoolArray:

@@ -36,6 +36,7 @@ from meshwright.dataflow.fusion.price import (
     PartitionTimes,
     bound_s,
     price_partitions,
+    price_windows,
 )
 from meshwright.dataflow.fusion.problem import FusionProblem
 from meshwright.dataflow.fusion.wide_graphs import ROUNDING, search_all_orders
@@ -213,7 +214,7 @@ def _solve(
 ) -> Fusion | None:
     """Return the best partitions of a lattice; None where none fit."""
     if prices is None:
-        prices = price_partitions(problem, lattice.sets)
+        prices = price_windows(problem, lattice.windows)
     best: _Found | None = None
     num_pairs = 0
     alive = _alive_bytes(problem, lattice, prices) if problem.rules.loads_ahead else None
@@ -227,14 +228,14 @@ def _solve(
         best = best if found is None else found
     if best is None:
         return None
-    counts = SearchCounts(len(lattice.ideals), len(lattice.source), len(lattice.sets), num_pairs)
-    rows = lattice.partition[list(best.steps)]
-    exposed_s, _ = _walked(problem, prices, rows, best.micro_batch, best.weight_byte_s)
+    counts = SearchCounts(len(lattice.ideals), len(lattice.source), lattice.num_sets, num_pairs)
+    taken = prices.rows(lattice.partition[list(best.steps)])
+    exposed_s, _ = _walked(problem, taken, best.micro_batch, best.weight_byte_s)
     return Fusion(
         problem=problem,
         partitions=tuple(
-            _partition(problem, lattice.sets[row], prices, row, best, exposed)
-            for row, exposed in zip(rows.tolist(), exposed_s.tolist(), strict=True)
+            _partition(problem, lattice.members(step), taken, row, best, exposed)
+            for row, (step, exposed) in enumerate(zip(best.steps, exposed_s.tolist(), strict=True))
         ),
         micro_batch=best.micro_batch,
         held_bytes=best.held_bytes,
@@ -317,7 +318,7 @@ def _loaded_ahead(
             heappush(waiting, (bound, first, middle))
             heappush(waiting, (bound, middle + 1, last))
             byte_s = problem.weight_byte_s(most)
-            _, end_s = _walked(problem, prices, lattice.partition[taken], size, byte_s)
+            _, end_s = _walked(problem, prices.rows(lattice.partition[taken]), size, byte_s)
             time_s = problem.whole_s(end_s, ramp)
         if time_s < most_s:
             most_s = time_s
@@ -342,14 +343,14 @@ def _loading_steps(
 
 
 def _walked(
-    problem: FusionProblem, prices: PartitionPrices, rows: IntArray, size: int, byte_s: float
+    problem: FusionProblem, prices: PartitionPrices, size: int, byte_s: float
 ) -> tuple[FloatArray, float]:
     """Return the seconds in which each partition waits for weights, and the end of the last [s]."""
-    times = PartitionTimes.of(problem, prices, size, byte_s)
-    waited, end, ready = np.zeros(len(rows)), np.zeros(1), np.zeros(1)
-    for place in range(len(rows)):
+    times, count = PartitionTimes.of(problem, prices, size, byte_s), len(prices.fits)
+    waited, end, ready = np.zeros(count), np.zeros(1), np.zeros(1)
+    for place in range(count):
         before = end
-        start, end, ready = times.rows(rows[place : place + 1]).after(end, ready)
+        start, end, ready = times.rows(np.array([place])).after(end, ready)
         waited[place] = (start - before)[0]
     return waited, float(end[0])
 
@@ -360,15 +361,34 @@ def _alive_bytes(problem: FusionProblem, lattice: Lattice, prices: PartitionPric
     They are those of tensors that are written before its end, and not yet read by all.
     Tensors that only the step itself writes and reads stay on the chip.
     """
-    tensors = problem.tensors
-    done = np.append(lattice.ideals, np.zeros((len(lattice.ideals), 1), bool), axis=1)
-    is_read = np.all(done[:, tensors.readers], axis=2)
-    done[:, -1] = True
-    written = done[:, tensors.writer] @ tensors.sequence_bytes
-    read: FloatArray = is_read @ tensors.sequence_bytes
+    tensors, whole = problem.tensors, problem.tensors.sequence_bytes
+    written, read = np.zeros((2, len(lattice.ideals)))
+    for first in range(0, len(lattice.ideals), TOGETHER):
+        rows = slice(first, first + TOGETHER)
+        done = np.append(lattice.ideals[rows], np.zeros((len(written[rows]), 1), bool), axis=1)
+        read[rows] = _whole_bytes(done, tensors.readers, whole)
+        done[:, -1] = True
+        written[rows] = _whole_bytes(done, tensors.writer[:, None], whole)
     inside = prices.inside_bytes[lattice.partition]
     alive: FloatArray = larger(written[lattice.target] - read[lattice.source] - inside, 0.0)
     return alive
+
+
+TOGETHER = 256
+"""Ideals of similar sizes, which differ in few kernels, that are looked at together."""
+
+
+def _whole_bytes(done: BoolArray, kernels: IntArray, num_bytes: FloatArray) -> FloatArray:
+    """Return the bytes of the tensors with all their kernels among those done, shape (ideals,).
+
+    ``kernels`` has shape (tensors, most). Tensors on which the ideals agree are counted once.
+    """
+    in_all, in_any = np.all(done, axis=0, keepdims=True)[0], np.any(done, axis=0, keepdims=True)[0]
+    always, ever = np.all(in_all[kernels], axis=1), np.all(in_any[kernels], axis=1)
+    differ = ever & ~always
+    found: FloatArray = np.all(done[:, kernels[differ]], axis=2) @ num_bytes[differ]
+    found += num_bytes[always].sum()
+    return found
 
 
 def _sequences(

@@ -12,7 +12,16 @@ from meshwright.base.arrays import BoolArray
 from meshwright.base.errors import Fault, SpecError
 from meshwright.base.records import Listed, Rows
 from meshwright.base.units import format_si
-from meshwright.graph.kernels.kernel import Dims, Kernel, Operand, Unit, Weight, num_elements
+from meshwright.graph.kernels.kernel import (
+    Dims,
+    Kernel,
+    Operand,
+    Unit,
+    Weight,
+    factors,
+    num_elements,
+    single_dims,
+)
 from meshwright.graph.op import Phase
 
 
@@ -146,6 +155,44 @@ class DataflowGraph(Listed):
         for edge in self.edges:
             found[edge.consumer, edge.producer] = True
         return found
+
+    @cached_property
+    def batch_dims(self) -> tuple[str, ...]:
+        """Dims with elements that pass the graph alone, as samples do, largest first.
+
+        Every tensor that depends on such a dim has it where its reader looks for it, no weight has
+        it, and nothing is summed over it but gradients of weights.
+        """
+
+        def places(dims: Dims, dim: str) -> list[int]:
+            return [place for place, one in enumerate(dims) if dim in factors(one)]
+
+        def is_alone(dim: str) -> bool:
+            for kernel in self.kernels:
+                if dim in kernel.whole or kernel.messages:
+                    return False
+                if dim in kernel.contracted and kernel.phase is not Phase.WEIGHT_GRADIENT:
+                    return False
+                if any(dim in single_dims(weight.dims) for weight in kernel.weights):
+                    return False
+                for read in kernel.inputs:
+                    makers = [self.inputs[read.source]] if read.source in self.inputs else []
+                    number = self.carried.get(read.source, self.number.get(read.source))
+                    if number is not None:
+                        makers.append(self.kernels[number].dims)
+                    if any(places(made, dim) != places(read.dims, dim) for made in makers):
+                        return False
+            return any(dim in kernel.points for kernel in self.kernels)
+
+        found = [dim for dim, size in self.sizes.items() if size > 1 and is_alone(dim)]
+        return tuple(sorted(found, key=lambda dim: -self.sizes[dim]))
+
+    def part_of_batch(self, parts: int) -> DataflowGraph:
+        """Return the graph of the largest of equal parts of the batch."""
+        if parts == 1:
+            return self
+        dim = self.batch_dims[0]
+        return replace(self, sizes={**self.sizes, dim: -(-self.sizes[dim] // parts)})
 
     def word_of(self, tensor: Kernel | Weight) -> float:
         """Return the bytes of an element of a weight, or of the output of a kernel [bytes]."""

@@ -132,6 +132,28 @@ def test_a_long_chain_of_more_than_64_kernels_is_fused():
     assert found.gap == 0.0
 
 
+@pytest.mark.parametrize(("seed", "span"), [(seed, seed % 3 + 1) for seed in range(12)])
+def test_windows_of_a_long_graph_hold_all_steps(seed, span, monkeypatch):
+    """The ideals, steps and prices of windows are those of the whole graph in one."""
+    asked = replace(random_problem(seed, 8, OWN), spare_dram_bytes=1e9)
+    whole, fused = lattice_of(limits_of(asked)), fuse(asked)
+    monkeypatch.setattr(lattices, "SPAN", span)
+    parts, again = lattice_of(limits_of(asked)), fuse(asked)
+    assert len(parts.windows) > len(whole.windows) == 1
+    for entry in ("ideals", "source", "target"):
+        assert np.array_equal(getattr(parts, entry), getattr(whole, entry))
+    assert np.array_equal(parts.sets[parts.partition], whole.sets[whole.partition])
+    assert again.time_s == pytest.approx(fused.time_s, rel=1e-12)
+    assert [p.kernels for p in again.partitions] == [p.kernels for p in fused.partitions]
+
+
+def test_equal_blocks_of_a_row_share_one_window():
+    """40 blocks of two kernels: the first windows differ by their ends, the others are one."""
+    found = lattice_of(limits_of(problem(experts(1, 80))))
+    assert len(found.windows) > 2
+    assert len({id(window.sets) for window in found.windows[1:-2]}) <= 1
+
+
 def test_a_wide_graph_says_so_and_gives_its_gap(monkeypatch):
     asked = problem(experts(5, 2, unlike=True))
     exact = fuse(asked)
