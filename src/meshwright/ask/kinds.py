@@ -309,6 +309,10 @@ Watts = Annotated[float, Kind("float [W]", partial(quantity, dimension="w"))]
 IdleWatts = Annotated[float, Kind("float [W] | 'off'", _idle_power)]
 Rent = Annotated[float, Kind("float [USD/h]", rent_of)]
 Imbalance = Annotated[float, Kind("float", partial(decimal_number, least=1.0))]
+Spread = Annotated[float, Kind("float", partial(decimal_number, most=4.0))]
+"""A standard deviation over its mean."""
+PerSecond = Annotated[float, Kind("float [1/s]", partial(decimal_number, is_open=True))]
+Percentile = Annotated[float, Kind("float", partial(decimal_number, least=1.0, most=99.9))]
 Share = Annotated[float, Kind("float", partial(decimal_number, most=1.0, is_open=True))]
 Grid = Annotated[tuple[int, int] | Literal["any"], Kind("str", _grid)]
 

@@ -68,6 +68,7 @@ from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Decode, Prefill, Server
 
 FIDELITY = "closed_form"
+LAUNCHED_NOTE = "kernels are launched one by one; serving engines record them (cuda_graphs)"
 
 
 def serving_candidate(
@@ -245,7 +246,7 @@ def serving_warnings(problem: ServingProblem, best: ServingCandidate, server: Se
         flying = f"{price.sequences_in_flight:.0f} of {batch} sequences"
         notes.append(f"{flying} are in flight at once; the others wait")
     if problem.is_decode and not problem.workload.software.cuda_graphs:
-        notes.append("kernels are launched one by one; serving engines record them (cuda_graphs)")
+        notes.append(LAUNCHED_NOTE)
     return notes
 
 

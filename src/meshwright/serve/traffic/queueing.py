@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.serve.arrivals import Arrivals
-from meshwright.serve.iteration import Worker
+from meshwright.serve.traffic.iteration import Worker
+from meshwright.spec.arrivals import Arrivals
 
 BLOCK_TOKENS = 16
 """Tokens of a block of the cache. Source: vLLM, ``CacheConfig.block_size``."""

@@ -2,7 +2,7 @@
 
 Answers in flight, the time of a step and the queue before it hold each other. The most that the
 cache, the places and the passes of a worker hold is its saturation.
-:mod:`meshwright.serve.queueing` plays the same requests one by one: tests hold both within stated
+:mod:`meshwright.serve.traffic.queueing` plays the same requests one by one: tests hold both within stated
 tolerances of each other.
 """
 
@@ -14,11 +14,11 @@ from functools import cached_property
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.serve.arrivals import Arrivals
 from meshwright.serve.closed_loop import LoopOf, first_token_s
-from meshwright.serve.iteration import Worker
+from meshwright.serve.traffic.iteration import Worker
 from meshwright.serve.passes import room_of_pass
-from meshwright.serve.queueing import BLOCK_TOKENS
+from meshwright.serve.traffic.queueing import BLOCK_TOKENS
+from meshwright.spec.arrivals import Arrivals
 
 ROUNDS = 6
 """Rounds of the fixed point of answers in flight and room for prefixes."""
