@@ -1,8 +1,8 @@
 """The closed form of a worker under traffic against the simulation of its requests.
 
-Up to 60 % of the saturation, over servers, models, lengths, shared prefixes and conversations: mean
-times end to end within 15 %, per output token within 18 %, to the first token within 30 %. Beyond,
-bursts of prompts and of long answers part them: TPOT by up to 36 % and TTFT by up to 75 % at 90 %.
+Up to 40 % of the saturation, over servers, models, lengths, shared prefixes and conversations: mean
+times end to end and per output token within 15 %, to the first token within 30 %. Beyond,
+bursts of prompts and of long answers part them: at 60 % TPOT by 18 % and TTFT by 53 %.
 """
 
 import numpy as np
@@ -55,17 +55,17 @@ def holds(seed: int, load: float) -> None:
     later = np.maximum(arrivals.answer_tokens - 1, 1)
     step_s = (played.end_s - played.first_s)[inner].sum() / later[inner].sum()
     assert found.end_s == pytest.approx(played.e2e_s[inner].mean() + host_s, rel=0.15)
-    assert found.step_s == pytest.approx(step_s, rel=0.18)
+    assert found.step_s == pytest.approx(step_s, rel=0.15)
     assert found.first_s == pytest.approx(played.ttft_s[inner].mean() + host_s, rel=0.30)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_both_faces_agree(seed: int) -> None:
-    holds(seed, 0.5)
+    holds(seed, 0.4)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("load", [0.3, 0.6])
+@pytest.mark.parametrize("load", [0.2, 0.4])
 @pytest.mark.parametrize("seed", range(30))
 def test_both_faces_agree_over_random_cases(seed: int, load: float) -> None:
     holds(seed, load)
@@ -83,7 +83,6 @@ def test_the_steady_state_by_hand() -> None:
     number = 20
     ones = np.ones(number, dtype=np.int64)
     asked = Arrivals(0.2 * np.arange(number), 50 * ones, 101 * ones, -ones, 0 * ones, 0 * ones)
-    worker.problem.constants = worker.problem.constants
     found = Station(worker, demand(asked)).steady(5.0)
     assert found is not None
     assert found.in_flight == pytest.approx(5.0, rel=1e-3)

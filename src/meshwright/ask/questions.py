@@ -510,8 +510,8 @@ class Serve(Machine, Requests, Traffic, Split, Job, Reported):
     """Search the best way to serve: decode, prefill, whole requests, traffic, separate workers."""
 
     has_detail = True
-    leads = ("model", "on", "batch", "rate", "context", "prompt", "answer", "framework", "precision",
-             "weights", "kv_cache")  # fmt: skip
+    leads = ("model", "on", "batch", "rate", "context", "prompt", "answer", "framework",
+             "precision", "weights", "kv_cache")  # fmt: skip
     model: Name | None = argument(MODEL_HELP)
     framework: Name | None = option(
         "inference server: vllm, tensorrt-llm, ... (generic); see show framework", "NAME"

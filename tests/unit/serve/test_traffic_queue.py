@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from traffic_workers import FlatWorker, priced_worker, requests
 
 from meshwright.serve.traffic.arrivals import drawn, lengths_drawn
 from meshwright.serve.traffic.queueing import BLOCK_TOKENS, _Queue, replay
 from meshwright.spec.arrivals import Arrivals
 from meshwright.spec.traffic import Traffic
 from meshwright.spec.workload import PAGED
-from traffic_workers import FlatWorker, priced_worker, requests
 
 
 def test_two_requests_by_hand() -> None:

@@ -15,8 +15,8 @@ def drawn(traffic: Traffic, rate_per_s: float, number: int, seed: int = 0) -> Ar
     Parameters
     ----------
     rate_per_s
-        Requests a second of one worker: a router that sends each Poisson arrival to any of R workers
-        leaves a Poisson process of a part of the rate.
+        Requests a second of one worker: a router that sends each Poisson arrival to any of R
+        workers leaves a Poisson process of a part of the rate.
     """
     draws = np.random.default_rng(seed)
     if traffic.turns > 1:
@@ -38,9 +38,7 @@ def _gaps_s(
     return draws.exponential(1.0 / rate_per_s, number)
 
 
-def lengths_drawn(
-    draws: np.random.Generator, mean: float, spread: float, number: int
-) -> IntArray:  # fmt: skip
+def lengths_drawn(draws: np.random.Generator, mean: float, spread: float, number: int) -> IntArray:
     """Return lengths with a mean and a relative standard deviation, at least one token.
 
     Of a log-normal distribution: sigma^2 = ln(1 + spread^2), and mu = ln(mean) - sigma^2 / 2.
@@ -50,7 +48,8 @@ def lengths_drawn(
     variance = np.log1p(spread * spread)
     deviations = np.clip(draws.standard_normal(number), -MOST_DEVIATIONS, MOST_DEVIATIONS)
     values = mean * np.exp(np.sqrt(variance) * deviations - variance / 2.0)
-    return np.maximum(np.rint(values), 1.0).astype(np.int64)
+    found: IntArray = np.maximum(np.rint(values), 1.0).astype(np.int64)
+    return found
 
 
 def _conversations(
@@ -75,5 +74,5 @@ def _conversations(
     names = np.repeat(np.arange(started), turns).reshape(started, turns)
     seen = (times_s >= 0.0) & (times_s <= span_s)
     order = np.argsort(times_s[seen], kind="stable")
-    columns = (times_s, before + new, said, names, before, ends)
-    return Arrivals(*[values[seen][order] for values in columns])
+    integers = [values[seen][order] for values in (before + new, said, names, before, ends)]
+    return Arrivals(times_s[seen][order], *integers)

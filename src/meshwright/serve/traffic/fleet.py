@@ -15,7 +15,7 @@ from math import ceil
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, column, known_at, take_rows
+from meshwright.base.arrays import FloatArray, known_at
 from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.base.registry import version
 from meshwright.base.units import format_number, format_seconds
@@ -24,12 +24,8 @@ from meshwright.cost.money import step_cost_usd
 from meshwright.cost.problem import UNCALIBRATED_NOTE
 from meshwright.search.exhaustive import Counts
 from meshwright.search.intervals import interval_of
-from meshwright.serve.traffic.arrivals import drawn
-from meshwright.serve.traffic.answer import Fleet, Times, TrafficPlan
-from meshwright.serve.traffic.iteration import Worker
 from meshwright.serve.passes import ServingProblem, price_requests
 from meshwright.serve.price import MILLION, energy_j_of_second
-from meshwright.serve.traffic.queueing import Replayed, replay
 from meshwright.serve.search import (
     ServingSpace,
     degree_table,
@@ -39,6 +35,10 @@ from meshwright.serve.search import (
     replica_sizes,
 )
 from meshwright.serve.serve import LAUNCHED_NOTE, servers_that_start, serving_problem
+from meshwright.serve.traffic.answer import Fleet, Times, TrafficPlan
+from meshwright.serve.traffic.arrivals import drawn
+from meshwright.serve.traffic.iteration import Worker
+from meshwright.serve.traffic.queueing import Replayed, replay
 from meshwright.serve.traffic.station import Station, Steady, demand
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import row, stack, take

@@ -50,8 +50,9 @@ class Worker:
     @cached_property
     def tokens(self) -> FloatArray:
         """Numbers of tokens of a pass: all up to 8, then two in each octave."""
-        most = float(max(self.server.most_pass_tokens, self.server.most_sequences))
-        return _grid(1.0, most, 2)
+        whole = 0 if self.server.cuts_prompts else self.longest
+        most = max(self.server.most_pass_tokens, whole) + self.server.most_sequences
+        return _grid(1.0, float(most), 2)
 
     @cached_property
     def sequences(self) -> FloatArray:

@@ -2,8 +2,8 @@
 
 Answers in flight, the time of a step and the queue before it hold each other. The most that the
 cache, the places and the passes of a worker hold is its saturation.
-:mod:`meshwright.serve.traffic.queueing` plays the same requests one by one: tests hold both within stated
-tolerances of each other.
+:mod:`meshwright.serve.traffic.queueing` plays the same requests one by one: tests hold both
+within stated tolerances of each other.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.serve.closed_loop import LoopOf, first_token_s
-from meshwright.serve.traffic.iteration import Worker
 from meshwright.serve.passes import room_of_pass
+from meshwright.serve.traffic.iteration import Worker
 from meshwright.serve.traffic.queueing import BLOCK_TOKENS
 from meshwright.spec.arrivals import Arrivals
 
@@ -177,7 +177,7 @@ class Station:
         """
         if self.worker.cache_tokens < self.demand.full_tokens:
             return 0.0
-        hit = 0.0
+        hit = self.demand.hit_tokens(np.inf)
         for _ in range(ROUNDS):
             full = np.array([float(self.places(hit))])
             hit = self._hits(full[0], hit)
@@ -197,16 +197,16 @@ class Station:
         and n / ((O - 1) t(n)) requests end in a second. Whatever the lengths of answers, the chance
         of n is the product of r over these rates of 1 to n (Kelly 1979, symmetric queues); those
         beyond the N places wait, longer where answers vary, as (1 + b) / 2. Arrivals at equal
-        intervals leave the state at its middle.
+        intervals leave the state at its middle. Where prefixes have room only while answers in
+        flight are few because of them, they are there.
         """
-        hit, answers = 0.0, 0.0
+        hit = self.demand.hit_tokens(np.inf)
         found: Steady | None = None
         for _ in range(ROUNDS):
             found = self._state(rate_per_s, hit)
             if found is None:
                 return None
-            answers = found.in_flight
-            hit = self._hits(answers, hit)
+            hit = self._hits(found.in_flight, hit)
         return found
 
     def _state(self, rate_per_s: float, hit_tokens: float) -> Steady | None:
