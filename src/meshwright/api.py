@@ -634,6 +634,8 @@ def _serving(reading: Reading, asked: ask.Serve, call: Call) -> ServingPlan | Di
                           "queue without end")  # fmt: skip
         why = "has no effect with --disaggregated, which asks for most throughput and counts the"
         asked.refuse_idle(reading, ("latency", "dp"), f"{why} workers")
+    else:
+        asked.refuse_idle(reading, ("workers",), "applies only with --disaggregated")
     reading.done()
     assert workload is not None
     shared: dict[str, Any] = {
@@ -642,7 +644,7 @@ def _serving(reading: Reading, asked: ask.Serve, call: Call) -> ServingPlan | Di
         "memory_share": asked.memory_share,
     }  # fmt: skip
     if asked.disaggregated:
-        split = disaggregate(model, system, workload, **shared)
+        split = disaggregate(model, system, workload, workers=asked.workers, **shared)
         if asked.out is not None:
             DISAGGREGATED_FILE.save(split, asked.out, force=asked.force)
         return split

@@ -138,7 +138,8 @@ ONLY_PRINTED = {
 QUESTION = ["gpt2-medium", "--on", "8xH100", "--seq", "1024", "--global-batch", "64"]
 UNIT_OF_SUFFIX = {
     "_flops_per_s": "FLOP/s", "_bytes_per_s": "B/s", "_usd_per_hour": "USD/h", "_j_per_byte": "J/B",
-    "_j_per_flop": "J/FLOP", "tokens_per_s": "tokens/s", "requests_per_s": "1/s", "rate_per_s": "1/s",
+    "_j_per_flop": "J/FLOP", "tokens_per_s": "tokens/s", "requests_per_s": "1/s",
+    "rate_per_s": "1/s",
     "tokens_per_j": "tokens/J", "_per_million_tokens": None, "_s": "s", "_bytes": "B", "_j": "J",
     "_usd": "USD", "_w": "W", "_mm2": "mm2", "_m": "m", "_fraction": "fraction",
 }  # fmt: skip

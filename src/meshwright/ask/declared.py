@@ -299,9 +299,7 @@ def serving_workload(
             why = f"applies only to {' or '.join(kinds)}; {_ASKED_BY[kind]}"
             asked.refuse_idle(reading, (name,), why)
     needed_ones = ["batch", *(name for name in _TAKEN[kind] if name in _SIZES)]
-    if is_traffic(asked):
-        needed_ones = [] if "trace" in asked.stated else ["prompt", "answer"]
-    for name in needed_ones:
+    for name in [] if is_traffic(asked) else needed_ones:
         if name not in asked.stated:
             other = "or --prompt, with --answer for whole requests" if name == "context" else ""
             reading.fault(asked.flag(name), "is needed", other)

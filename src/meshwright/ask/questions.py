@@ -41,6 +41,7 @@ from meshwright.ask.kinds import (
     TokensOfRun,
     Watts,
     Weights,
+    Workers,
 )
 from meshwright.ask.record import Question, argument, like, option
 from meshwright.spec.choices import (
@@ -522,6 +523,10 @@ class Serve(Machine, Requests, Traffic, Split, Job, Reported):
     )
     imbalance: Imbalance | None = like(Training, "imbalance", is_rare=False)
     cuda_graphs: bool = like(Training, "cuda_graphs", is_rare=False)
+    workers: Workers | None = option(
+        "with --disaggregated: numbers of prefill and decode workers, such as 2P3D", "xPyD",
+        is_rare=True,
+    )  # fmt: skip
     top: Count = like(Plan, "top")
     out: Path | None = like(Plan, "out")
 

@@ -11,8 +11,8 @@ from meshwright.spec.arrivals import Arrivals
 from meshwright.spec.declaration import declared
 from meshwright.spec.traffic import Traffic
 
-_IDLE = ("batch", "context", "max_latency", "latency", "disaggregated", "top", "out", "cp", "mbs",
-         "sp", "cp_kind", "axis_order", "speculative_model", "speculative_tokens",
+_IDLE = ("batch", "context", "max_latency", "latency", "disaggregated", "workers", "top", "out",
+         "cp", "mbs", "sp", "cp_kind", "axis_order", "speculative_model", "speculative_tokens",
          "acceptance")  # fmt: skip
 """Options of serving without effect on requests that arrive at a rate."""
 _BESIDE_A_TRACE = ("trace", "percentile", "most_sequences", "most_pass_tokens", "beside")
@@ -37,6 +37,9 @@ def traffic_of(reading: Reading, asked: Serve) -> tuple[Traffic, Arrivals | None
         asked.refuse_idle(reading, ("num_prefixes",), "needs --with shared_prefix")
     if (asked.turns or 1) == 1:
         asked.refuse_idle(reading, ("turn_interval",), "needs --with turns of 2 or more")
+    for name in ("prompt", "answer"):
+        if name not in asked.stated:
+            reading.fault(asked.flag(name), "is needed")
     if asked.answer == 1:
         reading.fault(asked.flag("answer"), "a token comes with the prompt, none is left", "2")
     if reading.errors:

@@ -346,6 +346,7 @@ def disaggregate(
     calibration: str = DEFAULT,
     command: str = "",
     memory_share: float | None = None,
+    workers: tuple[int, int] | None = None,
 ) -> DisaggregatedPlan:
     """Return the best deployment with workers of prefill and of decode, proven over both spaces.
 
@@ -356,6 +357,8 @@ def disaggregate(
         end.
     allowed
         Fixed choices, of both kinds of workers.
+    workers
+        Numbers of prefill and of decode workers that are given; None: any.
 
     Raises
     ------
@@ -377,7 +380,7 @@ def disaggregate(
     except InfeasibleError as error:
         why = f"nor do workers that do both: {error}"
     try:
-        result = search_disaggregated(problem, choices, top=top)
+        result = search_disaggregated(problem, choices, top=top, workers=workers)
     except InfeasibleError as error:
         if aggregated is not None:
             rate = f"{aggregated.estimate.tokens_per_s:,.0f} tokens/s"

@@ -168,7 +168,9 @@ class Simulated:
             counts = arrival_s >= min(self.warm_s, float(arrival_s[-1]) / 2.0)
             if self.warm_s:  # the last ones have no others behind them
                 counts &= arrival_s <= arrival_s[-1] - self.steady.end_s
-            parts.append(getattr(played, name)[counts])
+            values = getattr(played, name, None)
+            values = getattr(played.arrivals, name) if values is None else values
+            parts.append(values[counts])
         return np.concatenate(parts)
 
     @cached_property
@@ -214,8 +216,7 @@ class Simulated:
         tokens_per_s = rate * self.option.station.demand.answer_tokens
         rent = step_cost_usd(problem.system.chip, MILLION / tokens_per_s, float(self.num_devices))
         energy = _energy_w(self.option, steady) * self.workers * MILLION / tokens_per_s
-        prompts = sum(float(p.arrivals.prompt_tokens.sum()) for p in self.played)
-        hits = sum(float(p.hit_tokens.sum()) for p in self.played)
+        hits = self._counted("hit_tokens").sum() / self._counted("prompt_tokens").sum()
         number = sum(len(p.arrivals) for p in self.played)
         return Fleet(
             system=problem.system.name,
@@ -232,7 +233,7 @@ class Simulated:
             e2e=self._times(self.e2e_s, steady.end_s),
             sequences_in_flight=steady.in_flight,
             cache_tokens=worker.cache_tokens,
-            cache_hit_share=hits / prompts,
+            cache_hit_share=float(hits),
             evictions_per_request=sum(p.evictions for p in self.played) / number,
             num_simulated=len(self.ttft_s),
             cost_usd_per_million_tokens=known_at(rent),

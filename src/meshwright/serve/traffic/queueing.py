@@ -255,8 +255,20 @@ class _Queue:
                         break
         self.free -= blocks
 
-    def _leave(self, request: int, tokens: int, *, keeps: bool) -> None:
-        """Give back the blocks of a request; its prefix stays in the cache."""
+    def _keep(self, request: int, tokens: int) -> None:
+        """Let the first blocks of a request be those of its prefix, as soon as they are filled."""
+        name, shared = self.prefix[request], self.own_blocks[request]
+        more = min(self.kept[request], tokens) // BLOCK_TOKENS - shared
+        if name < 0 or more <= 0 or shared != self.held.get(name, 0):
+            return
+        if not shared:
+            self.users[name] = self.users.get(name, 0) + 1
+        self.held[name] = shared + more
+        self.held.move_to_end(name)
+        self.own_blocks[request] = shared + more
+
+    def _leave(self, request: int, tokens: int) -> None:
+        """Give back the blocks of a request; those of its prefix stay in the cache."""
         name, shared = self.prefix[request], self.own_blocks.pop(request)
         full = tokens if self.server.evicts else self.prompt[request] + self.answer[request]
         self.free += -(-full // BLOCK_TOKENS) - shared
@@ -264,17 +276,6 @@ class _Queue:
             self.users[name] -= 1
             if not self.users[name]:
                 self.idle_blocks += self.held[name]
-        if name < 0 or not keeps:
-            return
-        # Blocks that the request has filled become those of the prefix.
-        more = min(self.kept[request], tokens) // BLOCK_TOKENS - self.held.get(name, 0)
-        if more <= 0:
-            return
-        self._make_room(more)
-        self.held[name] = self.held.get(name, 0) + more
-        self.held.move_to_end(name)
-        if not self.users.get(name):
-            self.idle_blocks += more
 
     # ------------------------------------------------------------------------------ iterations
 
@@ -313,9 +314,10 @@ class _Queue:
             self.first_s[request] = self.now
         length, done = self.prompt[request] + self.made[request], self.made[request] + 1
         rest = self.answer[request] - done
+        self._keep(request, length)
         if rest <= 0:
             self.end_s[request] = self.now
-            self._leave(request, length, keeps=True)
+            self._leave(request, length)
             return 1
         self.starts[request] += 1
         heapq.heappush(self.ends, (self.clock + rest, request, self.starts[request]))
@@ -381,7 +383,9 @@ class _Queue:
         while self.growing and self._next_end() <= self.clock:
             request = heapq.heappop(self.ends)[1]
             self.end_s[request] = self.now
-            self._leave(request, self._stop(request), keeps=True)
+            tokens = self._stop(request)
+            self._keep(request, tokens)
+            self._leave(request, tokens)
             ended += 1
         return ended
 
@@ -400,7 +404,7 @@ class _Queue:
             request = next(reversed(self.growing))
             tokens = self._stop(request)
             self.made[request] = tokens - self.prompt[request] + 1
-        self._leave(request, tokens, keeps=False)
+        self._leave(request, tokens)
         self.waiting.appendleft(request)
         self.evictions += 1
         self.is_full = True
