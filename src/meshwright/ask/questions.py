@@ -521,7 +521,8 @@ class Serve(Machine, Requests, Traffic, Split, Job, Reported):
     weights: Weights | None = option(
         "data type of the weights in memory, or int4, awq, gptq, nf4, nf4-double, bnb-int8", "TYPE"
     )
-    imbalance: Imbalance | None = like(Training, "imbalance", is_rare=False)
+    rarely = ("mbs", "sp")
+    imbalance: Imbalance | None = like(Training, "imbalance")
     cuda_graphs: bool = like(Training, "cuda_graphs", is_rare=False)
     workers: Workers | None = option(
         "with --disaggregated: numbers of prefill and decode workers, such as 2P3D", "xPyD",

@@ -59,7 +59,7 @@ def _of_trace(reading: Reading, asked: Serve) -> tuple[Traffic, Arrivals] | None
     names = [name for name in Asked.options if name not in _BESIDE_A_TRACE]
     why = "the file of --trace states the requests"
     asked.refuse_idle(reading, ("prompt", "answer", *names), why)
-    trace = reading.value(load_trace, asked.trace)
+    trace = reading.value(load_trace, str(asked.trace))
     if reading.errors or trace is None:
         return None
     if len(trace) < 2 or not trace.arrival_s[-1]:

@@ -55,7 +55,7 @@ def test_percentiles_rates_and_money_fit_together():
 
 
 def test_a_rate_that_is_too_high_names_one_that_is_served():
-    with pytest.raises(InfeasibleError, match="at most ([0-9.]+) requests/s") as error:
+    with pytest.raises(InfeasibleError, match=r"at most ([0-9.]+) requests/s") as error:
         served(rate=10_000, tp=1)
     rate = float(str(error.value).partition("at most ")[2].split()[0])
     assert served(rate=0.99 * rate, tp=1).best.num_devices == 8

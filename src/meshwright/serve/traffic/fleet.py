@@ -15,7 +15,7 @@ from math import ceil
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, known_at
+from meshwright.base.arrays import FloatArray, known_at, number_at
 from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.base.registry import version
 from meshwright.base.units import format_number, format_seconds
@@ -250,7 +250,7 @@ class Simulated:
         return Times(float(times_s.mean()), p50, p90, p99, at, mean_s, interval_of(at, ends))
 
 
-def _energy_w(option: Option, steady: Steady) -> FloatArray | float:
+def _energy_w(option: Option, steady: Steady) -> float:
     """Return the power of one worker in its steady state [W]; NaN: not known."""
     worker, asked = option.worker, option.station.demand
     answers = max(steady.in_flight, 1.0)
@@ -264,8 +264,10 @@ def _energy_w(option: Option, steady: Steady) -> FloatArray | float:
     passes_per_s = steady.rate_per_s * option.station.later_tokens / answers
     whole = made.mean(steady.rate_per_s / passes_per_s).whole
     busy_s = whole.matmul_compute_s + whole.matmul_memory_s + whole.attention_s
-    return energy_j_of_second(
-        worker.problem, columns, passes_per_s, busy_s + whole.elementwise_s, whole
+    return number_at(
+        energy_j_of_second(
+            worker.problem, columns, passes_per_s, busy_s + whole.elementwise_s, whole
+        )
     )
 
 

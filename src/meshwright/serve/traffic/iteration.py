@@ -75,8 +75,8 @@ class Worker:
         """Seconds that logits of some tokens add to those of one, by their number."""
         most = self.tokens[-1]
         found = self._passes(most + 0.0 * self.tokens, answered_share=self.tokens / most)
-        total = column(found.whole.total_s) * self._waits(found)
-        return total - total[0]
+        total_s = column(found.whole.total_s) * self._waits(found)
+        return column(total_s - total_s[0])
 
     @cached_property
     def caches_s(self) -> FloatArray:

@@ -76,11 +76,13 @@ class _Tables:
     def __init__(self, worker: Worker) -> None:
         constants, most = worker.problem.constants, worker.server.most_sequences
         tokens = np.arange(worker.tokens[-1] + 1.0)
-        self.tokens_s = np.interp(tokens, worker.tokens, worker.tokens_s).tolist()
-        self.logits_s = np.interp(tokens, worker.tokens, worker.logits_s).tolist()
+        self.tokens_s: list[float] = np.interp(tokens, worker.tokens, worker.tokens_s).tolist()
+        self.logits_s: list[float] = np.interp(tokens, worker.tokens, worker.logits_s).tolist()
         lengths, answers = np.arange(worker.lengths[-1] + 1.0), np.arange(most + 1.0)
-        self.prompts_s = np.interp(lengths, worker.lengths, worker.prompts_s, left=0.0).tolist()
-        self.hosts_s = (constants.host_step_s + constants.host_sequence_s * answers).tolist()
+        prompts_s = np.interp(lengths, worker.lengths, worker.prompts_s, left=0.0)
+        self.prompts_s: list[float] = prompts_s.tolist()
+        hosts_s = constants.host_step_s + constants.host_sequence_s * answers
+        self.hosts_s: list[float] = hosts_s.tolist()
         caches = [np.interp(answers, worker.sequences, row) for row in worker.caches_s.T]
         self.caches_s: list[list[float]] = np.array(caches).T.tolist()
         self.lengths: list[float] = worker.lengths.tolist()
@@ -144,7 +146,7 @@ class _Queue:
         self.users: dict[int, int] = {}
         self.idle_blocks = 0
         """Blocks of held prefixes that no request in flight uses."""
-        self.ahead = worker.problem.constants.steps_ahead
+        self.ahead = float(worker.problem.constants.steps_ahead)
         self.pace_s, self.since_s = self.tables.step_s(1, 0.0), 0.0
         """Mean time of the latest steps of answers, and time since the last one [s]."""
         self.is_full = False

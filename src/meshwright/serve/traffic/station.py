@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray
+from meshwright.base.arrays import FloatArray, column
 from meshwright.serve.closed_loop import LoopOf, first_token_s
 from meshwright.serve.passes import room_of_pass
 from meshwright.serve.traffic.iteration import Worker
@@ -28,7 +28,7 @@ MOST_BUSY = 1.0 - 1e-6
 
 @dataclass(frozen=True)
 class Demand:
-    """What some requests ask for: their mean lengths, and the prefixes that they share."""
+    """Mean lengths of some requests, and the prefixes that they share."""
 
     prompt_tokens: float
     """Mean tokens of a prompt, cached ones included."""
@@ -167,7 +167,7 @@ class Station:
         with_s = with_s + worker.host_s(beside + together)
         without_s = worker.pass_s(answers, answers) + worker.host_s(answers)
         more_s = with_s - without_s * float(server.mixes_phases)
-        return alone_s, np.maximum(more_s, 0.0) / together
+        return column(alone_s), column(np.maximum(more_s, 0.0) / together)
 
     def saturation_per_s(self) -> float:
         """Return the highest rate that the worker serves; 0 where one request has no room [1/s].
@@ -215,29 +215,29 @@ class Station:
             return None
         asked, later = self.demand, self.later_tokens
         places = np.arange(1.0, self.places(hit_tokens) + 1.0)
-        step_s = self.worker.step_s(places, asked.context_tokens)
+        step_s = column(self.worker.step_s(places, asked.context_tokens))
         for _ in range(ROUNDS):
             alone_s, more_s = self.steps(places, rate_per_s * step_s, hit_tokens)
             step_s = alone_s / (1.0 - np.minimum(rate_per_s * more_s, MOST_BUSY))
         ended = places / (later * step_s)
-        weights = np.cumsum(np.log(rate_per_s / ended))
-        weights = np.exp(weights - max(weights.max(), 0.0)), np.exp(-max(weights.max(), 0.0))
-        ratio = min(rate_per_s / ended[-1], MOST_BUSY)
-        waits = weights[0][-1] * ratio / (1.0 - ratio)
-        total = weights[0].sum() + weights[1] + waits
-        random = float((places @ weights[0] + places[-1] * waits) / total)
+        logs = np.cumsum(np.log(rate_per_s / ended))
+        most = max(float(logs.max()), 0.0)
+        weights, none = np.exp(logs - most), float(np.exp(-most))
+        ratio = min(float(rate_per_s / ended[-1]), MOST_BUSY)
+        waits = float(weights[-1]) * ratio / (1.0 - ratio)
+        total = float(weights.sum()) + none + waits
+        random = float((places @ weights + places[-1] * waits) / total)
         middle = float(np.interp(rate_per_s, ended, places))
         in_flight = middle + asked.arrival_variation * (random - middle)
         queue_s = waits / (1.0 - ratio) / total / rate_per_s
         queue_s *= (asked.arrival_variation + asked.answer_variation) / 2.0
         mean_s = in_flight / (rate_per_s * later)
-        place = np.clip(in_flight, 1.0, places[-1])
-        parts = [float(np.interp(place, places, values)) for values in (alone_s, more_s)]
-        first_s = queue_s + self._first_s(rate_per_s, mean_s, *parts, hit_tokens)
+        place = float(np.clip(in_flight, 1.0, places[-1]))
+        alone, more = (float(np.interp(place, places, values)) for values in (alone_s, more_s))
+        first_s = queue_s + self._first_s(rate_per_s, mean_s, alone, more, hit_tokens)
         return Steady(
-            rate_per_s, in_flight, mean_s, float(queue_s), float(first_s),
-            float(first_s + later * mean_s), hit_tokens,
-        )  # fmt: skip
+            rate_per_s, in_flight, mean_s, queue_s, first_s, first_s + later * mean_s, hit_tokens
+        )
 
     def _first_s(
         self, rate_per_s: float, step_s: float, alone_s: float, more_s: float, hit_tokens: float
