@@ -594,6 +594,7 @@ def _served_traffic(asked: ask.Serve, call: Call) -> TrafficPlan:
     from meshwright.ask.traffic import SERVER_FIELDS, traffic_of
     from meshwright.catalog.systems import load_system
     from meshwright.serve.traffic.fleet import serve_traffic
+    from meshwright.spec.workload import Decode
 
     reading = asked.reading()
     model, system = model_and_system(reading, asked)
@@ -606,7 +607,7 @@ def _served_traffic(asked: ask.Serve, call: Call) -> TrafficPlan:
     others = [reading.value(load_system, name) for name in asked.beside or ()]
     reading.done()
     assert traffic is not None
-    assert workload is not None
+    assert isinstance(workload, Decode)
     options = {name: getattr(asked, name) for name in SERVER_FIELDS}
     return serve_traffic(
         model, [system, *others], workload, traffic[0], trace=traffic[1],
