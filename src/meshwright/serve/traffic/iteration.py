@@ -49,10 +49,10 @@ class Worker:
 
     @cached_property
     def tokens(self) -> FloatArray:
-        """Numbers of tokens of a pass: all up to 8, then two in each octave."""
+        """Numbers of tokens of a pass: all up to 8, then eight in each octave."""
         whole = 0 if self.server.cuts_prompts else self.longest
         most = max(self.server.most_pass_tokens, whole) + self.server.most_sequences
-        return _grid(1.0, float(most), 2)
+        return _grid(1.0, float(most), 8)
 
     @cached_property
     def sequences(self) -> FloatArray:
