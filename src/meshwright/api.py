@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from meshwright.run.dry.answer import DryRun
     from meshwright.search.exhaustive import Progress
     from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
+    from meshwright.serve.traffic.answer import TrafficPlan
     from meshwright.spec.flows import FlowScenario
     from meshwright.spec.model import ModelSpec
     from meshwright.spec.system import SystemSpec
@@ -581,22 +582,57 @@ def _explained_plan(asked: ask.Explain) -> Plan:
 
 @verb(ask.Serve)
 @reported
-def serve(asked: ask.Serve, call: Call) -> ServingPlan | DisaggregatedPlan:
-    """Return the best way to serve: decode, prefill, or whole requests."""
+def serve(asked: ask.Serve, call: Call) -> ServingPlan | DisaggregatedPlan | TrafficPlan:
+    """Return the best way to serve: decode, prefill, whole requests, or requests at a rate."""
+    from meshwright.ask.declared import is_traffic
     from meshwright.ask.job_files import with_job
 
     asked = with_job(asked, keeps_strategy=False, kinds=("serving",))[0]
+    if is_traffic(asked):
+        return _served_traffic(asked, call)
     return _serving(asked.reading(), asked, call)
+
+
+def _served_traffic(asked: ask.Serve, call: Call) -> TrafficPlan:
+    """Return the fewest devices that take requests at a rate."""
+    from meshwright.ask.declared import allowed_of, model_and_system, serving_workload
+    from meshwright.ask.traffic import SERVER_FIELDS, traffic_of
+    from meshwright.catalog.systems import load_system
+    from meshwright.serve.traffic.fleet import serve_traffic
+    from meshwright.spec.workload import Decode
+
+    reading = asked.reading()
+    model, system = model_and_system(reading, asked)
+    traffic = traffic_of(reading, asked)
+    if traffic is not None and traffic[1] is not None:
+        longest = traffic[1].longest
+        answer = traffic[0].answer_length
+        asked = asked.but(prompt=max(longest - answer, 1), answer=answer)
+    workload = None if traffic is None else serving_workload(reading, asked, system)
+    others = [reading.value(load_system, name) for name in asked.beside or ()]
+    reading.done()
+    assert traffic is not None
+    assert isinstance(workload, Decode)
+    options = {name: getattr(asked, name) for name in SERVER_FIELDS}
+    return serve_traffic(
+        model, [system, *others], workload, traffic[0], trace=traffic[1],
+        percentile=asked.percentile, allowed=allowed_of(asked),
+        server=asked.framework or "generic", calibration=asked.calibration, command=call.command,
+        memory_share=asked.memory_share,
+        server_options={name: value for name, value in options.items() if value is not None},
+    )  # fmt: skip
 
 
 def _serving(reading: Reading, asked: ask.Serve, call: Call) -> ServingPlan | DisaggregatedPlan:
     """Return the best way to serve, written to the file that a question names."""
     from meshwright.ask.declared import allowed_of, model_and_system, serving_workload
+    from meshwright.ask.traffic import refuse_without_rate
     from meshwright.serve.answer import DISAGGREGATED_FILE, SERVING_FILE
     from meshwright.serve.serve import disaggregate
     from meshwright.serve.serve import serve as best_serving
 
     model, system = model_and_system(reading, asked)
+    refuse_without_rate(reading, asked)
     workload = serving_workload(reading, asked, system)
     if asked.disaggregated:
         if "max_ttft" not in asked.stated:
@@ -604,6 +640,8 @@ def _serving(reading: Reading, asked: ask.Serve, call: Call) -> ServingPlan | Di
                           "queue without end")  # fmt: skip
         why = "has no effect with --disaggregated, which asks for most throughput and counts the"
         asked.refuse_idle(reading, ("latency", "dp"), f"{why} workers")
+    else:
+        asked.refuse_idle(reading, ("workers",), "applies only with --disaggregated")
     reading.done()
     assert workload is not None
     shared: dict[str, Any] = {
@@ -612,7 +650,7 @@ def _serving(reading: Reading, asked: ask.Serve, call: Call) -> ServingPlan | Di
         "memory_share": asked.memory_share,
     }  # fmt: skip
     if asked.disaggregated:
-        split = disaggregate(model, system, workload, **shared)
+        split = disaggregate(model, system, workload, workers=asked.workers, **shared)
         if asked.out is not None:
             DISAGGREGATED_FILE.save(split, asked.out, force=asked.force)
         return split

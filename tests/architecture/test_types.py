@@ -15,6 +15,7 @@ reveal_type(mw.plan("gpt2-medium", within="3d"))
 reveal_type(mw.map("network.yaml"))
 reveal_type(mw.serve("gpt2-medium", context="1k"))
 reveal_type(mw.serve("gpt2-medium", disaggregated=True))
+reveal_type(mw.serve("gpt2-medium", rate=5))
 reveal_type(mw.explain("plan.json"))
 reveal_type(mw.explain("plan.json", measured="3 s"))
 reveal_type(mw.fuse("gpt3-175b-layer"))
@@ -23,7 +24,7 @@ mw.plan("gpt2-medium").plot("time").save("time.svg")
 mw.compare("gpt2-medium").to_dataframe("polars")
 """
 KINDS = ["Plan", "Front", "Deadline", "GraphAnswer", "ServingPlan", "DisaggregatedPlan",
-         "Explanation", "Diagnosis", "FusionAnswer", "SweepAnswer"]  # fmt: skip
+         "TrafficPlan", "Explanation", "Diagnosis", "FusionAnswer", "SweepAnswer"]  # fmt: skip
 
 
 @pytest.mark.slow

@@ -14,10 +14,12 @@ from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.search.exhaustive import Coverage
 from meshwright.serve import answer as serving_plans
 from meshwright.serve.price import SERVING_MEMORY_PARTS, SERVING_TIME_PARTS
+from meshwright.serve.traffic import answer as traffic_plans
 from meshwright.sharding.strategy import PlanOptions, StrategyOf
 from meshwright.spec import declaration as provenance
 from meshwright.spec import model, system, workload
 from meshwright.spec import system as chip
+from meshwright.spec.traffic import Traffic
 from meshwright.train import answer as operators
 from meshwright.train.answer import (
     Candidate,
@@ -92,6 +94,10 @@ DECLARED = {
     "Disaggregated plan": serving_plans.DisaggregatedPlan,
     "Deployment": (serving_plans.Deployment, "plan"),
     "Worker pool": serving_plans.WorkerPool,
+    "Traffic plan": traffic_plans.TrafficPlan,
+    "Fleet": (traffic_plans.Fleet, "plan"),
+    "Times": traffic_plans.Times,
+    "Traffic": Traffic,
     "Model": model.ModelSpec,
     "Layer": model.LayerSpec,
     "Attention": model.AttentionSpec,
@@ -138,6 +144,7 @@ UNIT_OF_SUFFIX = {
     "_k_per_w": "K/W", "_celsius": "C", "_flops_per_s": "FLOP/s", "_bytes_per_s": "B/s",
     "_usd_per_hour": "USD/h", "_j_per_byte": "J/B",
     "_j_per_flop": "J/FLOP", "tokens_per_s": "tokens/s", "requests_per_s": "1/s",
+    "rate_per_s": "1/s",
     "tokens_per_j": "tokens/J", "_per_million_tokens": None, "_s": "s", "_bytes": "B", "_j": "J",
     "_usd": "USD", "_w": "W", "_mm2": "mm2", "_m": "m", "_fraction": "fraction",
 }  # fmt: skip
@@ -252,6 +259,9 @@ def test_a_fault_is_noticed(printed):
         ("Disaggregated plan", 0,
          ["serve", *QUESTION[:3], "--disaggregated", "--batch", "8",
           "--prompt", "512", "--answer", "64", "--max-ttft", "1s"]),
+        ("Traffic plan", 0,
+         ["serve", *QUESTION[:3], "--rate", "5", "--prompt", "512", "--answer", "64",
+          "--max-ttft", "1s"]),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )  # fmt: skip

@@ -263,6 +263,14 @@ _ASKED_BY = {"decode": "--context asks for decode", "prefill": "--prompt asks fo
              "requests": "--prompt and --answer ask for requests"}  # fmt: skip
 
 
+_SIZES = ("context", "prompt", "answer")
+
+
+def is_traffic(asked: Requests) -> bool:
+    """Return whether requests arrive at a rate."""
+    return bool({"rate", "trace"} & asked.stated.keys())
+
+
 def is_serving(asked: Estimate) -> bool:
     """Return whether requests are asked about."""
     trains = {"seq", "global_batch", "workload"} & asked.stated.keys()
@@ -271,7 +279,8 @@ def is_serving(asked: Estimate) -> bool:
 
 def kind_of_serving(asked: Requests) -> str:
     """Return ``decode``, ``prefill``, or ``requests`` with both, by the lengths that are stated."""
-    if {"answer", "max_ttft", "max_tpot", "disaggregated"} & asked.stated.keys():
+    asks = {"answer", "max_ttft", "max_tpot", "disaggregated", "rate", "trace"}
+    if asks & asked.stated.keys():
         return "requests"
     return "prefill" if "prompt" in asked.stated else "decode"
 
@@ -289,7 +298,8 @@ def serving_workload(
             kinds = [other for other, names in _TAKEN.items() if name in names]
             why = f"applies only to {' or '.join(kinds)}; {_ASKED_BY[kind]}"
             asked.refuse_idle(reading, (name,), why)
-    for name in ("batch", *(one for one in _TAKEN[kind] if one in ("context", "prompt", "answer"))):
+    needed_ones = ["batch", *(name for name in _TAKEN[kind] if name in _SIZES)]
+    for name in [] if is_traffic(asked) else needed_ones:
         if name not in asked.stated:
             other = "or --prompt, with --answer for whole requests" if name == "context" else ""
             reading.fault(asked.flag(name), "is needed", other)
@@ -297,7 +307,7 @@ def serving_workload(
     if reading.errors:
         return None
     shared: dict[str, Any] = {
-        "batch_size": asked.batch,
+        "batch_size": asked.batch or 1,
         "precision": precision_of(asked, system),
         "expert_load_imbalance": asked.imbalance or 1.0,
         "software": SoftwareStack(cuda_graphs=asked.cuda_graphs),

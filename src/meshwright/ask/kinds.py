@@ -6,6 +6,7 @@ text carries its unit. Standard library only, and what a kind reads with is impo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import EnumMeta
@@ -289,6 +290,15 @@ def _sizes(option: str, value: Any) -> dict[str, int]:
     return found
 
 
+def _workers(option: str, value: Any) -> tuple[int, int]:
+    """Return the numbers of prefill and of decode workers: ``2P3D``."""
+    parts = re.fullmatch(r"(\d{1,6})P(\d{1,6})D", str(value), re.IGNORECASE)
+    counts = [int(part) for part in parts.groups()] if parts else []
+    if not counts or 0 in counts:
+        raise SpecError(Fault(option, f"found {value!r}", "such as 2P3D"))
+    return counts[0], counts[1]
+
+
 Count = Annotated[int, Kind("int", whole_number)]
 Count0 = Annotated[int, Kind("int", partial(whole_number, least=0))]
 """A count that may be 0."""
@@ -309,7 +319,12 @@ Watts = Annotated[float, Kind("float [W]", partial(quantity, dimension="w"))]
 IdleWatts = Annotated[float, Kind("float [W] | 'off'", _idle_power)]
 Rent = Annotated[float, Kind("float [USD/h]", rent_of)]
 Imbalance = Annotated[float, Kind("float", partial(decimal_number, least=1.0))]
+Spread = Annotated[float, Kind("float", partial(decimal_number, most=4.0))]
+"""A standard deviation over its mean."""
+PerSecond = Annotated[float, Kind("float [1/s]", partial(decimal_number, is_open=True))]
+Percentile = Annotated[float, Kind("float", partial(decimal_number, least=1.0, most=99.9))]
 Share = Annotated[float, Kind("float", partial(decimal_number, most=1.0, is_open=True))]
+Workers = Annotated[tuple[int, int], Kind("str", _workers)]
 Grid = Annotated[tuple[int, int] | Literal["any"], Kind("str", _grid)]
 
 Name = Annotated[Any, Kind("str", _text, is_declared=True)]

@@ -22,6 +22,8 @@ from meshwright.ask.kinds import (
     ManyDevices,
     Modules,
     Name,
+    Percentile,
+    PerSecond,
     Port,
     Processes,
     Ramp,
@@ -30,6 +32,7 @@ from meshwright.ask.kinds import (
     Seconds,
     Share,
     Sizes,
+    Spread,
     StageLayers,
     Switches,
     Targets,
@@ -38,6 +41,7 @@ from meshwright.ask.kinds import (
     TokensOfRun,
     Watts,
     Weights,
+    Workers,
 )
 from meshwright.ask.record import Question, argument, like, option
 from meshwright.spec.choices import (
@@ -305,6 +309,47 @@ class Requests(Question):
     )
 
 
+class Traffic(Question):
+    """Requests that arrive at a rate, whether others have ended or not."""
+
+    rate: PerSecond | None = option("requests: number that arrive in a second", "N")
+    trace: Name | None = option(
+        "requests one by one: CSV or JSON with arrival_s, prompt_tokens, answer_tokens", "FILE"
+    )
+    percentile: Percentile = option(
+        "with --rate: percentile of the requests that keep the limits", "N", 95
+    )
+    length_spread: Spread | None = option(
+        "with --rate: standard deviation of both lengths over their means (0)", "X", is_rare=True
+    )
+    arrivals: Literal["poisson", "constant"] = option(
+        "with --rate: at random, or at equal intervals", default="poisson", is_rare=True
+    )
+    shared_prefix: Tokens | None = option(
+        "with --rate: first tokens of a prompt that other requests share", "TOKENS", is_rare=True
+    )
+    num_prefixes: Count | None = option(
+        "with --rate: number of different shared prefixes (1)", "N", is_rare=True
+    )
+    turns: Count | None = option(
+        "with --rate: requests of a conversation, each prompt after all turns before it (1)", "N",
+        is_rare=True,
+    )  # fmt: skip
+    turn_interval: Seconds | None = option(
+        "with --rate: time between requests of a conversation (60 s)", "TIME", is_rare=True
+    )
+    most_sequences: Count | None = option(
+        "with --rate: sequences that a worker runs at a time (max-num-seqs)", "N", is_rare=True
+    )
+    most_pass_tokens: Count | None = option(
+        "with --rate: tokens of a pass (max-num-batched-tokens)", "N", is_rare=True
+    )
+    beside: tuple[Name, ...] | None = option(
+        "with --rate: other systems; the cheapest one answers", "SYSTEM", takes="again",
+        is_rare=True,
+    )  # fmt: skip
+
+
 class Job(Question):
     """Files that start a job."""
 
@@ -478,12 +523,12 @@ class Check(Strategy, Job):
 # --------------------------------------------------------------------------- other ways of running
 
 
-class Serve(Machine, Requests, Split, Job, Reported):
-    """Search the best way to serve: decode, prefill, whole requests, or separate workers."""
+class Serve(Machine, Requests, Traffic, Split, Job, Reported):
+    """Search the best way to serve: decode, prefill, whole requests, traffic, separate workers."""
 
     has_detail = True
-    leads = ("model", "on", "batch", "context", "prompt", "answer", "framework", "precision",
-             "weights", "kv_cache")  # fmt: skip
+    leads = ("model", "on", "batch", "rate", "context", "prompt", "answer", "framework",
+             "precision", "weights", "kv_cache")  # fmt: skip
     model: Name | None = argument(MODEL_HELP)
     framework: Name | None = option(
         "inference server: vllm, tensorrt-llm, ... (generic); see show framework", "NAME"
@@ -492,8 +537,13 @@ class Serve(Machine, Requests, Split, Job, Reported):
     weights: Weights | None = option(
         "data type of the weights in memory, or int4, awq, gptq, nf4, nf4-double, bnb-int8", "TYPE"
     )
-    imbalance: Imbalance | None = like(Training, "imbalance", is_rare=False)
+    rarely = ("mbs", "sp")
+    imbalance: Imbalance | None = like(Training, "imbalance")
     cuda_graphs: bool = like(Training, "cuda_graphs", is_rare=False)
+    workers: Workers | None = option(
+        "with --disaggregated: numbers of prefill and decode workers, such as 2P3D", "xPyD",
+        is_rare=True,
+    )  # fmt: skip
     top: Count = like(Plan, "top")
     out: Path | None = like(Plan, "out")
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from meshwright.dataflow.linpack import GridRuns
     from meshwright.frameworks.profiled import ProfiledStep
     from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
+    from meshwright.serve.traffic.answer import TrafficPlan
     from meshwright.train.answer import Deadline, Explanation, Front, Plan, Replan
     from meshwright.train.measured.diagnose import Diagnosis
 
@@ -50,6 +51,10 @@ class ServeVerb(Protocol):
     def __call__(
         self, *model: object, disaggregated: Literal[True], **options: object
     ) -> DisaggregatedPlan: ...
+    @overload
+    def __call__(self, *model: object, rate: float | str, **options: object) -> TrafficPlan: ...
+    @overload
+    def __call__(self, *model: object, trace: str, **options: object) -> TrafficPlan: ...
     @overload
     def __call__(self, *model: object, **options: object) -> ServingPlan: ...
 

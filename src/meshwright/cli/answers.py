@@ -72,7 +72,13 @@ def _data(found: Plan | Replan | Deadline, args: Any) -> object:
 
 def serve(args: Any) -> int:
     """Print the best way to serve."""
-    return _show_serving(api.serve.answer(args, _call(args)), args)
+    from meshwright.serve.traffic.answer import TrafficPlan
+
+    found = api.serve.answer(args, _call(args))
+    if isinstance(found, TrafficPlan):
+        show_answer(found, args)
+        return 0
+    return _show_serving(found, args)
 
 
 def map(args: Any) -> int:

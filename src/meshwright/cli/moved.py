@@ -8,7 +8,7 @@ from typing import NamedTuple
 from meshwright.ask.questions import COMMANDS
 from meshwright.ask.record import WITH
 
-NEW_NAMES = {"--server": "--framework"}
+NEW_NAMES = {"--server": "--framework", "--ttft": "--max-ttft", "--tpot": "--max-tpot"}
 """Options that another option of the same command replaces."""
 
 

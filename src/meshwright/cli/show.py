@@ -15,6 +15,7 @@ SCHEMAS = {
     "deadline": ("train.answer", "Deadline"),
     "serving-plan": ("serve.answer", "ServingPlan"),
     "disaggregated-plan": ("serve.answer", "DisaggregatedPlan"),
+    "traffic-plan": ("serve.traffic.answer", "TrafficPlan"),
     "graph-plans": ("dataflow.answer", "GraphAnswer"),
     "linpack": ("dataflow.linpack", "GridRuns"),
     "fit": ("train.answer", "Fit"),

@@ -83,7 +83,6 @@ def steady(loop: LoopOf[Num]) -> LoopState[Num]:
     n, others = loop.clients, positive_part(loop.clients - 1.0)
     later = positive_part(loop.answer_tokens - 1.0)
     d, e, room = loop.decode_s, loop.more_s, loop.prompts_of_pass
-    beside = positive_part(room - 1.0)
     first_s = e + d
     step_s = d + smaller(others / larger(later, 1.0), room) * e
     share: Num = 0.0 * step_s
@@ -91,14 +90,31 @@ def steady(loop: LoopOf[Num]) -> LoopState[Num]:
         rate = others / (first_s + later * step_s)
         share = smaller(rate * step_s, room)
         step_s = d + share * e
-        met_s = step_s + share * e * e / step_s
-        waits_s = loop.steps_ahead * step_s
-        queued = rate * (met_s + waits_s)
-        ahead = smaller(queued, beside) + positive_part(queued - beside) / 2.0
-        ahead = ahead + smaller(loop.companions, others)
-        first_s = met_s / 2.0 + waits_s + loop.passes_of_prompt * d + loop.own_s + e * ahead
+        first_s = first_token_s(loop, rate, step_s, share)
         first_s = larger(first_s, n * step_s / room - later * step_s)
     return LoopState(step_s, first_s, share)
+
+
+def first_token_s(loop: LoopOf[Num], rate: Num, step_s: Num, share: Num) -> Num:
+    """Return the mean time to the first token where others send requests at a rate [s].
+
+    The equations of :func:`steady`: half of the pass that a request meets, steps ahead, its own
+    passes, and the prompts that pass with it.
+
+    Parameters
+    ----------
+    share
+        Prompts that a mean step carries.
+    """
+    e, room = loop.more_s, loop.prompts_of_pass
+    beside = positive_part(room - 1.0)
+    met_s = step_s + share * e * e / step_s
+    waits_s = loop.steps_ahead * step_s
+    queued = rate * (met_s + waits_s)
+    ahead = smaller(queued, beside) + positive_part(queued - beside) / 2.0
+    ahead = ahead + smaller(loop.companions, positive_part(loop.clients - 1.0))
+    own_s = loop.passes_of_prompt * loop.decode_s + loop.own_s
+    return met_s / 2.0 + waits_s + own_s + e * ahead
 
 
 def requests_per_s(clients: Num, first_s: Num, step_s: Num, answer_tokens: Num) -> Num:

@@ -231,6 +231,8 @@ class Deployments:
     prefill: WorkerKind
     decode: WorkerKind
     path: CachePath
+    given: tuple[int, int] | None = None
+    """Numbers of prefill and of decode workers; None: any."""
 
     @property
     def problem(self) -> ServingProblem:
@@ -332,21 +334,28 @@ class Deployments:
                     found.append(_ranked(splits)[0])
         return _ranked(found)[:top]
 
+    def _numbers(self, size: int, other: int) -> tuple[IntArray, int]:
+        """Return the numbers of prefill workers that are tried, and the most of decode workers."""
+        devices = self.problem.system.num_alive
+        if self.given is None:
+            return np.arange(1, (devices - other) // size + 1), (devices - size) // other
+        x, y = self.given
+        return np.arange(x, x + (x * size + y * other <= devices)), y
+
     def _pair(
         self, prompts: PromptWorkers, size: int, answers: AnswerWorkers, other: int
     ) -> WorkerSplit | None:
         """Return the best deployment of workers of two sizes; None: nothing keeps the limits."""
         devices = self.problem.system.num_alive
-        most = (devices - size) // other
-        if most < 1:
+        numbers, most = self._numbers(size, other)
+        if not len(numbers) or most < 1:
             return None
         rates = self.answer_rates(answers, most)
         fastest = rates.max(axis=0)
         low, high = self.prompt_rates(prompts, answers)
         order = np.argsort(low)
         low, reached = low[order], np.maximum.accumulate(high[order])
-        numbers = np.arange(1, (devices - other) // size + 1)
-        offered = fastest[(devices - numbers * size) // other - 1]
+        offered = fastest[np.minimum((devices - numbers * size) // other, most) - 1]
         last = np.searchsorted(low, offered / numbers, side="right") - 1
         done = np.where(last >= 0, np.minimum(offered, numbers * reached[last]), 0.0)
         if done.max() <= 0.0:
@@ -359,13 +368,13 @@ class Deployments:
     ) -> WorkerSplit:  # fmt: skip
         """Return the fewest workers that reach a rate of requests, the quickest among them."""
         low, high = self.prompt_rates(prompts, answers)
-        devices, fastest = self.problem.system.num_alive, rates.max(axis=0)
-        numbers = np.arange(1, (devices - other) // size + 1)
+        (numbers, most), fastest = self._numbers(size, other), rates.max(axis=0)
         order = np.argsort(-high)
         able = np.searchsorted(-high[order], -goal / numbers, side="right")
         numbers, able = numbers[able > 0], able[able > 0]
         least = np.minimum.accumulate(low[order])[able - 1]
         beside = 1 + np.searchsorted(fastest, np.maximum(goal, numbers * least))
+        beside = beside if self.given is None else np.full(len(numbers), most)
         counts = numbers * size + beside * other
         chosen = int(np.argmin(np.where(beside <= len(fastest), counts, np.inf)))
         used, x, y = (int(values[chosen]) for values in (counts, numbers, beside))
@@ -419,9 +428,15 @@ class DisaggregatedResult:
 
 
 def search_disaggregated(
-    problem: ServingProblem, choices: Choices, *, top: int = 5
-) -> DisaggregatedResult:
+    problem: ServingProblem, choices: Choices, *, top: int = 5,
+    workers: tuple[int, int] | None = None,
+) -> DisaggregatedResult:  # fmt: skip
     """Return the best deployments with separate workers for prompts and answers.
+
+    Parameters
+    ----------
+    workers
+        Numbers of prefill and of decode workers that are given; None: any.
 
     Raises
     ------
@@ -432,7 +447,7 @@ def search_disaggregated(
     if problem.system.num_alive < 2:
         raise InfeasibleError("separate workers of prefill and decode need two devices")
     counts = Counts(), Counts()
-    found = deployments_of(problem, choices, *counts)
+    found = replace(deployments_of(problem, choices, *counts), given=workers)
     ranked = found.best(top)
     if not ranked:
         raise InfeasibleError(_shortfall(found))
@@ -504,5 +519,8 @@ def _shortfall(found: Deployments) -> str:
         missed.append(f"no prompt passes within {format_seconds(first_s or 0.0)}")
     if not len(found.decode.columns):
         missed.append(f"no worker of decode keeps {format_seconds(token_s or 0.0)} a token")
+    if found.given is not None and not missed:
+        x, y = found.given
+        missed.append(f"{x}P{y}D on {problem.system.num_alive} devices does not")
     left = missed or ["no pair of workers does, with queue, pass and transfer of the cache"]
     return f"no split into prefill and decode workers keeps the limits: {', '.join(left)}"

@@ -14,7 +14,7 @@ from meshwright.cost.memory import num_axes
 from meshwright.cost.money import step_cost_usd
 from meshwright.cost.parts import by_field
 from meshwright.serve.closed_loop import LoopOf, LoopState, requests_per_s, steady, together
-from meshwright.serve.operators import PASS_TIME_PARTS
+from meshwright.serve.operators import PASS_TIME_PARTS, PassCost
 from meshwright.serve.passes import (
     PassPrice,
     RequestPasses,
@@ -377,6 +377,30 @@ def held_room(
 MILLION = 1.0e6
 
 
+def energy_j_of_second(
+    problem: ServingProblem, strategy: StrategyOf[Num], passes: Num, busy_s: Num,
+    work: ServingPrice | PassCost,
+) -> Num:  # fmt: skip
+    """Return the energy of all devices in a second [J]; NaN: not known.
+
+    Parameters
+    ----------
+    passes
+        Passes that each device has its part in.
+    busy_s
+        Seconds of a pass in which a device computes.
+    work
+        FLOPs and bytes of a pass.
+    """
+    system, one_second = problem.system, 1.0 + 0.0 * passes
+    dynamic_j = dynamic_parts_j(
+        system.chip, passes * busy_s, passes * work.flops, passes * work.traffic_bytes,
+        link_energy_j(system, passes * work.link_bytes),
+    )  # fmt: skip
+    parts_j = system_parts_j(system, dynamic_j, one_second, strategy.num_devices)
+    return total_energy_j(parts_j, one_second)
+
+
 def per_million_tokens(problem: ServingProblem, price: ServingPrice) -> tuple[Num, Num]:
     """Return energy [J] and rent [USD] of the devices in use for a million tokens; NaN: unknown.
 
@@ -389,13 +413,8 @@ def per_million_tokens(problem: ServingProblem, price: ServingPrice) -> tuple[Nu
     passes = rounds * groups / strategy.pp
     busy_s = time.matmul_compute_s + time.matmul_memory_s + time.attention_s + time.elementwise_s
     busy_s = (busy_s + time.draft_s) * problem.tokens_per_step
+    energy = energy_j_of_second(problem, strategy, passes, busy_s, price)
     one_second = 1.0 + 0.0 * rounds
-    dynamic_j = dynamic_parts_j(
-        system.chip, passes * busy_s, passes * price.flops, passes * price.traffic_bytes,
-        link_energy_j(system, passes * price.link_bytes),
-    )  # fmt: skip
-    parts_j = system_parts_j(system, dynamic_j, one_second, strategy.num_devices)
-    energy = total_energy_j(parts_j, one_second)
     rent = step_cost_usd(system.chip, one_second, strategy.num_devices)
     millions = price.tokens_per_s / MILLION
     return energy / millions, rent / millions

@@ -71,6 +71,7 @@ from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Decode, Prefill, Server
 
 FIDELITY = "closed_form"
+LAUNCHED_NOTE = "kernels are launched one by one; serving engines record them (cuda_graphs)"
 
 
 def serving_candidate(
@@ -252,7 +253,7 @@ def serving_warnings(
         flying = f"{price.sequences_in_flight:.0f} of {batch} sequences"
         notes.append(f"{flying} are in flight at once; the others wait")
     if problem.is_decode and is_launched(chip, problem.workload.software):
-        notes.append("kernels are launched one by one; serving engines record them (cuda_graphs)")
+        notes.append(LAUNCHED_NOTE)
     return notes
 
 
@@ -358,6 +359,7 @@ def disaggregate(
     calibration: str = DEFAULT,
     command: str = "",
     memory_share: float | None = None,
+    workers: tuple[int, int] | None = None,
 ) -> DisaggregatedPlan:
     """Return the best deployment with workers of prefill and of decode, proven over both spaces.
 
@@ -368,6 +370,8 @@ def disaggregate(
         end.
     allowed
         Fixed choices, of both kinds of workers.
+    workers
+        Numbers of prefill and of decode workers that are given; None: any.
 
     Raises
     ------
@@ -389,7 +393,7 @@ def disaggregate(
     except InfeasibleError as error:
         why = f"nor do workers that do both: {error}"
     try:
-        result = search_disaggregated(problem, choices, top=top)
+        result = search_disaggregated(problem, choices, top=top, workers=workers)
     except InfeasibleError as error:
         if aggregated is not None:
             rate = f"{aggregated.estimate.tokens_per_s:,.0f} tokens/s"

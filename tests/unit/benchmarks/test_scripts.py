@@ -36,6 +36,7 @@ SMALLEST = {
     "surrogate_ranking.py": "--configurations 1 --plans 2",
     "tcme_gaps.py": "--sets 2",
     "tcme_speed.py": "--small",
+    "traffic.py": "--small",
     "trillion_search.py": "--small",
     "wafer_plans.py": "--small",
     "executed_experts.py": "--report",

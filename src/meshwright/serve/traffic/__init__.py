@@ -1,0 +1,1 @@
+"""Requests that arrive at a rate: workers, queues and the fewest devices that take them."""
