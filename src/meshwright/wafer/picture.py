@@ -96,8 +96,8 @@ def draw(plan: Plan, axis: str | None = None) -> WaferMap:
     group[groups] = np.arange(len(groups))[:, None]
     used = [i for i, degree in enumerate(ranks.device.shape) if degree > 1]
     labels = [""] * physical.num_devices
-    for position, device in np.ndenumerate(ranks.device):
-        labels[int(device)] = "\n".join(f"{ranks.axes[i]} {position[i]}" for i in used)
+    for position, die in np.ndenumerate(ranks.device):
+        labels[int(die)] = "\n".join(f"{ranks.axes[i]} {position[i]}" for i in used)
     known = {"power [W]": placement.die_power_w, "temperature [C]": placement.die_celsius}
     for device, watts in enumerate(placement.die_power_w):
         if labels[device]:

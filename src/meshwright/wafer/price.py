@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, IntArray, joined, number_at, take_rows
+from meshwright.base.arrays import FloatArray, IntArray, Num, joined, number_at, take_rows
 from meshwright.collectives.group import Reach
 from meshwright.cost.communication import AxisNetwork, AxisPlacement, strides_of_experts
 from meshwright.cost.energy import step_energy_parts_j, throttled, total_energy_j
@@ -467,7 +467,7 @@ def link_j_per_byte(system: SystemSpec, network: Network) -> FloatArray | None:
 
 
 def energy_of_dies(
-    problem: Problem, price: PlacedPrice, links: StepLinks, parts_j: Mapping[str, FloatArray]
+    problem: Problem, price: PlacedPrice, links: StepLinks, parts_j: Mapping[str, Num]
 ) -> DieEnergy:
     """Return the energy of each die in a step.
 
