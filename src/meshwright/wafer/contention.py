@@ -497,48 +497,58 @@ class _Parts:
         self._by_rounds.setdefault(key, []).append((axis, sent, unit))
 
     def table(self) -> _Table:
-        """Return all parts."""
-        rows = [row for messages in self._by_rounds.values() for row in self._cut(messages)]
-        axes, compute, private, start, wait, busy, flows = zip(*rows, strict=True) if rows else (
-            ((),) * 7
-        )  # fmt: skip
-        shape = len(rows), len(self._paces.share), self._network.num_links
-        seconds = np.array([compute, private, start, wait], dtype=float).reshape(4, len(rows))
-        busy_s, num_flows = (
-            np.array(each, dtype=float).reshape(shape).swapaxes(0, 1) for each in (busy, flows)
-        )
-        return _Table(axes, seconds, busy_s, num_flows)
+        """Return all parts: sums over messages of the share of each that travels in a part."""
+        rows = [part for messages in self._by_rounds.values() for part in self._cut(messages)]
+        sent = [row for messages in self._by_rounds.values() for row in messages]
+        place = {id(message): n for n, (_, message, _) in enumerate(sent)}
+        num_paces, num_links = len(self._paces.share), self._network.num_links
+        shares = np.zeros((len(rows), len(sent)))
+        for number, (_, beside) in enumerate(rows):
+            for message, share in beside:
+                shares[number, place[id(message)]] = share
+        if not rows:
+            shape = num_paces, 0, num_links
+            return _Table((), np.zeros((4, 0)), np.zeros(shape), np.zeros(shape))
+        each = [unit.by_pace(self._paces, self._network) for _, _, unit in sent]
+        num_bytes, start_bytes, start_s, wait_s = np.array(
+            [[one.num_bytes, one.start_bytes, one.start_s, one.wait_s] for _, one, _ in sent]
+        ).T
+        flows = np.stack([unit_flows for _, unit_flows in each], axis=1)
+        seconds = np.stack([unit_busy for unit_busy, _ in each], axis=1) * num_bytes[:, None]
+        starts = flows * (start_bytes[:, None] / self._network.bandwidth_bytes_per_s)
+        names = [axis for axis, _, _ in sent]
+        longest_s = np.zeros(len(rows))
+        for axis in dict.fromkeys(names):
+            mine = [n for n, name in enumerate(names) if name == axis]
+            private = np.stack([sent[n][1].private_s for n in mine]) * num_bytes[mine, None]
+            longest_s = np.maximum(longest_s, (shares[:, mine] @ private).max(axis=1, initial=0.0))
+        waits_s = shares @ wait_s
+        of_parts = [
+            np.array([compute_s for compute_s, _ in rows]), longest_s + waits_s,
+            (shares * start_s).max(axis=1), waits_s,
+        ]  # fmt: skip
+        travels = shares > 0
+        axes = [tuple(dict.fromkeys(names[n] for n in np.flatnonzero(row))) for row in travels]
+        return _Table(axes, np.stack(of_parts), shares @ (seconds + starts), travels @ flows)
 
     def _cut(
         self, messages: Sequence[tuple[str, Sending, UnitLoad]]
-    ) -> Iterator[tuple[tuple[str, ...], float, float, float, float, FloatArray, FloatArray]]:
-        """Yield the parts of one operator: it is cut where a message begins or ends."""
+    ) -> Iterator[tuple[float, list[tuple[Sending, float]]]]:
+        """Yield the parts of one operator: it is cut where a message begins or ends.
+
+        Each has its computation [s], and the share of each message that travels in it [1].
+        """
         edges = {0.0, 1.0}
         for _, sent, _ in messages:
             edges |= {round(sent.since, 9), round(sent.until, 9)}
         compute_s = max(sent.beside_s for _, sent, _ in messages)
-        bandwidth = self._network.bandwidth_bytes_per_s
-        each = [(*row, *row[2].by_pace(self._paces, self._network)) for row in messages]
         for begin, end in pairwise(sorted(edges)):
-            busy = np.zeros((len(self._paces.share), len(bandwidth)))
-            flows, pairs = busy, dict[str, FloatArray]()
-            start_s = wait_s = 0.0
-            for axis, sent, _, unit_busy, unit_flows in each:
-                share = min(end, sent.until) - max(begin, sent.since)
-                if share <= LEAST_SHARE:
-                    continue
-                share = share / (sent.until - sent.since)
-                busy = busy + unit_busy * (sent.num_bytes * share)
-                if sent.start_bytes:
-                    busy = busy + unit_flows * (sent.start_bytes * share) / bandwidth
-                    start_s = max(start_s, share * sent.start_s)
-                flows = flows + unit_flows
-                wait_s += share * sent.wait_s
-                private = sent.private_s * (sent.num_bytes * share)
-                pairs[axis] = pairs[axis] + private if axis in pairs else private
-            longest_s = max((float(one.max()) for one in pairs.values()), default=0.0) + wait_s
-            seconds = compute_s * max(0.0, min(end, 1.0) - begin)
-            yield tuple(pairs), seconds, longest_s, start_s, wait_s, busy, flows
+            travels = [
+                (sent, (min(end, sent.until) - max(begin, sent.since)) / (sent.until - sent.since))
+                for _, sent, _ in messages
+                if min(end, sent.until) - max(begin, sent.since) > LEAST_SHARE
+            ]
+            yield compute_s * max(0.0, min(end, 1.0) - begin), travels
 
 
 LEAST_SHARE = 1e-8
@@ -621,19 +631,13 @@ def axis_loads(
         for message, times, is_forward in every:
             if message.axis != axis:
                 continue
-            pattern = message_pattern(
-                message, plan_options, group, is_side_by_side=joins_grids(groups.network.levels)
-            )
-            private_s = pair_s(pattern, group)
-            start_bytes = start_s = wait_s = 0.0
-            if message.is_stream:
-                name = stream_of(plan_options, group)
-                start_bytes = times * stream_rounds(streams[name], group, message.num_chunks)[2]
+            pattern, private_s, start_bytes, wait_s = groups.sends(message, plan_options, group)
+            start_bytes, start_s = start_bytes * times, 0.0
+            if start_bytes:
                 start_s = start_bytes / min(
                     s.bandwidth_bytes_per_s for s in group.spans if s.size > 1
                 )
-            elif message.kind is not CollectiveKind.SEND:
-                wait_s = times * message.num_bytes * idle_s_per_byte(message, group, private_s)
+            wait_s = wait_s * times * message.num_bytes
             in_rounds = message.overlaps and message.rounds
             kind = str(message.kind) if axis in yielding else ""
             sent.append(
@@ -693,6 +697,8 @@ class RowGroups:
     def __init__(self, network: AxisNetwork) -> None:
         self.network = network
         self._known: dict[str, list[Group[float]]] = {}
+        self._equal: dict[Group[float], Group[float]] = {}
+        self._sends: dict[object, tuple[Pattern, FloatArray, float, float]] = {}
 
     def of(self, axis: str, row: int = 0) -> Group[float]:
         """Return the group of an axis in one row."""
@@ -713,7 +719,32 @@ class RowGroups:
                     for size, bandwidth, latency_s, half_bytes, closes in zip(*columns, strict=True)
                 ]
             )
-        return [Group(of_row) for of_row in zip(*spans, strict=True)]
+        found = (Group(of_row) for of_row in zip(*spans, strict=True))
+        return [self._equal.setdefault(one, one) for one in found]
+
+    def sends(
+        self, message: Message, plan_options: PlanOptions, group: Group[float]
+    ) -> tuple[Pattern, FloatArray, float, float]:
+        """Return how a group sends a message: its pattern, and what one message costs besides.
+
+        These are the seconds of each pair of members for a byte on private links [s], the bytes
+        that starts of messages and latencies keep a link for, and the seconds a byte in which links
+        are idle [s/B].
+        """
+        chunks = message.num_chunks if message.is_stream else message.num_bytes
+        way = plan_options.stream_form, plan_options.wraps, message.is_stream, chunks
+        key = (id(group), message.kind, *way)
+        if key not in self._sends:
+            is_side_by_side = joins_grids(self.network.levels)
+            pattern = message_pattern(message, plan_options, group, is_side_by_side=is_side_by_side)
+            private_s, start_bytes, idle_s = pair_s(pattern, group), 0.0, 0.0
+            if message.is_stream:
+                name = stream_of(plan_options, group)
+                start_bytes = stream_rounds(streams[name], group, message.num_chunks)[2]
+            elif message.kind is not CollectiveKind.SEND:
+                idle_s = idle_s_per_byte(message, group, private_s)
+            self._sends[key] = pattern, private_s, start_bytes, idle_s
+        return self._sends[key]
 
 
 def message_pattern(

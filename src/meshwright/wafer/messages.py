@@ -378,6 +378,7 @@ def stage_windows(
             for is_forward in (True, False)
         ]
         places = {row: place for place, row in enumerate(rows)}
+        of_layers = [_of_rows(each, len(rows)) for each in columns]
         for plan_options, own in members.items():
             strategy = take_rows(network.strategy, own)
             held = take_rows(params, own)
@@ -389,18 +390,19 @@ def stage_windows(
                 [(m, 1.0) for part in (scatter, sums, gather if drops else ()) for m in part],
             ]
             each = [stage == 3, stage >= 2]
-            between = [_pipeline_message(problem, plan_options, strategy, 1.0)]
+            between = _of_rows([_pipeline_message(problem, plan_options, strategy, 1.0)], len(own))
+            of_data = [_of_rows(sent, len(own)) for sent in data]
             for place, row in enumerate(own):
                 forward, backward = (
                     PassWindow(
-                        _of_row(columns[way], places[row]),
+                        of_layers[way][places[row]],
                         number_at(seconds[way], places[row]),
-                        _of_row(data[way], place),
+                        of_data[way][place],
                         1.0 if each[way] else 1.0 / number_at(number, place),
                     )
                     for way in (0, 1)
                 )
-                found[row] = Window(forward, backward, _of_row(between, place))
+                found[row] = Window(forward, backward, between[place])
     return [found[row] for row in range(len(option_sets))]
 
 
@@ -421,10 +423,26 @@ def _pass_s(steps: Sequence[_OperatorStep], rates: DeviceRates, *, is_forward: b
     return seconds + exposed_launch_s(seconds, number, rates)
 
 
-def _of_row(columns: Sequence[tuple[MessageOf[Num], Num]], row: int) -> Sent:
-    """Return the messages of one row, except those without bytes."""
-    listed = [(message.of(row), number_at(times, row)) for message, times in columns]
-    return [(message, times) for message, times in listed if message.num_bytes]
+def _of_rows(columns: Sequence[tuple[MessageOf[Num], Num]], number: int) -> list[Sent]:
+    """Return the messages of each of a number of rows, except those without bytes."""
+    found: list[Sent] = [[] for _ in range(number)]
+    for message, times in columns:
+        sizes, overlaps, since, until, chunks, beside_s, counts = (
+            np.broadcast_to(np.asarray(column, dtype=float), number).tolist()
+            for column in (
+                message.num_bytes, message.overlaps, message.since, message.until,
+                message.num_chunks, message.beside_s, times,
+            )
+        )  # fmt: skip
+        for row, size in enumerate(sizes):
+            if size:
+                one = Message(
+                    message.axis, message.kind, size, bool(overlaps[row]), message.is_stream,
+                    message.rounds, since[row], until[row], chunks[row], message.is_later,
+                    beside_s[row],
+                )  # fmt: skip
+                found[row].append((one, counts[row]))
+    return found
 
 
 def step_messages(
@@ -455,7 +473,7 @@ def step_messages(
     found += ((message, num_gathers) for message in gather)
     found += ((message, num_passes if plan_options.zero_stage >= 2 else 1.0) for message in scatter)
     found += ((message, 1.0) for message in sums)
-    return _of_row(found, 0)
+    return _of_rows(found, 1)[0]
 
 
 def _layer_messages(
