@@ -725,11 +725,10 @@ class RowGroups:
     def sends(
         self, message: Message, plan_options: PlanOptions, group: Group[float]
     ) -> tuple[Pattern, FloatArray, float, float]:
-        """Return how a group sends a message: its pattern, and what one message costs besides.
+        """Return the pattern of a message in a group, and three costs of it.
 
-        These are the seconds of each pair of members for a byte on private links [s], the bytes
-        that starts of messages and latencies keep a link for, and the seconds a byte in which links
-        are idle [s/B].
+        The seconds of each pair of members for a byte on private links [s]; the bytes that starts
+        of messages and latencies keep a link for; the seconds a byte in which links are idle [s/B].
         """
         chunks = message.num_chunks if message.is_stream else message.num_bytes
         way = plan_options.stream_form, plan_options.wraps, message.is_stream, chunks
