@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import ValidationError
@@ -548,20 +548,34 @@ def load_plain(model: type[D], plain: PlainValues, *, origin: str = "") -> D:
             at: Location = tuple(step for step in entry["loc"] if step != "[key]")
             below = any(at[:length] in plain.reported for length in range(len(at)))
             if not (below or at in above):
-                plain.faults.append(_pydantic_fault(model, plain.tree, entry, at))
+                is_named = len(plain.faults) < MOST_NEAR
+                plain.faults.append(_pydantic_fault(model, plain.tree, entry, at, is_named))
     if plain.faults:
         raise SpecError(plain.faults, origin=origin)
     return result
 
 
-def _pydantic_fault(model: type[Declaration], tree: Tree, error: Any, at: Location) -> Fault:
-    """Return one pydantic error in the words of this package."""
+MOST_NEAR: Final = 100
+"""Faults of a file for which near names are looked for."""
+
+
+def _pydantic_fault(
+    model: type[Declaration], tree: Tree, error: Any, at: Location, is_named: bool
+) -> Fault:
+    """Return one pydantic error in the words of this package.
+
+    Parameters
+    ----------
+    is_named
+        Whether near names of an unknown field are looked for.
+    """
     found, kind, message = error.get("input"), error["type"], message_of(error)
     if kind in ("missing", "extra_forbidden"):
         holder = _declaration_at(model, at[:-1])
         keys = file_keys(holder) if holder else {}
         if kind == "extra_forbidden":
-            return fault_at(tree.lines, at, message, nearest(file_key(str(at[-1])), keys))
+            near = nearest(file_key(str(at[-1])), keys) if is_named else ""
+            return fault_at(tree.lines, at, message, near)
         required = ", ".join(key for key, info in keys.items() if info.is_required())
         return fault_at(tree.lines, at, message, f"required here: {required}")
     if found is None:
