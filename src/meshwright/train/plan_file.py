@@ -177,6 +177,10 @@ def _device_faults(path: str, candidate: Candidate, placement: Placement) -> Ite
     for index, device in enumerate(devices):
         if not 0 <= device < room:
             yield Fault(f"{path}.devices.{index}", f"found {device}", f"0 to {room - 1}")
+    for name in ("die_power_w", "die_celsius"):
+        number = len(getattr(placement, name))
+        if number not in (0, room):
+            yield Fault(f"{path}.{name}", f"found {number} values", f"none, or {room}")
     for index, link in enumerate(placement.hottest_links):
         if min(link.source, link.target) < 0 or link.busy_s <= 0.0:
             message = f"found {link.source} to {link.target}, busy for {link.busy_s} s"
