@@ -83,14 +83,20 @@ def test_idle_power_off_saves_just_that(free):
 
 
 def test_one_strategy_below_a_cap_takes_as_long_as_its_heat():
-    """What exceeds idle power is spread over more time: half the power above it, twice the time."""
+    """What exceeds idle power is spread over more time: half the power above it, twice the time.
+
+    At most, because a way to lie that sends fewer bytes draws less.
+    """
     split = make_strategy(dp_shard=2, tatp=4), PlanOptions(sequence_parallel=False)
     whole = estimate(*asked(), *split).best.estimate
     cap_w = ALL_W + 0.5 * (whole.power_w - ALL_W)
     held = estimate(*asked(max_power_w=cap_w), *split).best.estimate
     assert held.power_w == pytest.approx(cap_w, rel=1e-12)
-    assert held.step_time_s == pytest.approx(2.0 * whole.step_time_s, rel=1e-9)
-    assert held.time_parts_s["throttle_s"] == pytest.approx(whole.step_time_s, rel=1e-9)
+    heat_j = sum(held.energy_parts_j[part] for part in ("compute_j", "memory_j", "links_j"))
+    above_idle_s = heat_j * (1 + OVERHEAD) / (cap_w - ALL_W)
+    assert held.step_time_s == pytest.approx(above_idle_s, rel=1e-9)
+    assert 1.9 * whole.step_time_s < held.step_time_s <= 2.0 * whole.step_time_s * (1 + 1e-9)
+    assert held.time_parts_s["throttle_s"] > 0.9 * whole.step_time_s
     assert sum(held.energy_parts_j.values()) == pytest.approx(held.energy_j, rel=1e-12)
     off = estimate(*asked(idle_power_w=0.0), *split).best.estimate
     idle_j = 8 * IDLE_W * whole.step_time_s * (1 + OVERHEAD)
