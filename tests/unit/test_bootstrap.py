@@ -63,7 +63,7 @@ def test_an_install_compiles_byte_code_and_the_loops_of_a_plan(mw):
     mw.prepare("run")
     python = mw.in_environment("run", "bin", "python")
     compiled = [command for command in mw.commands if command[0] == python]
-    assert [command[1:3] for command in compiled] == [["-m", "compileall"], ["-P", "-m"]]
+    assert [command[1:3] for command in compiled] == [["-m", "compileall"]]
 
 
 def test_tests_bring_their_extra_and_serve_the_run_as_well(mw):
