@@ -59,7 +59,7 @@ def test_first_run_installs_and_later_runs_do_not(mw):
     assert not Path(mw.in_environment("run", mw.INCOMPLETE)).exists()
 
 
-def test_an_install_compiles_byte_code_and_the_loops_of_a_plan(mw):
+def test_an_install_compiles_byte_code(mw):
     mw.prepare("run")
     python = mw.in_environment("run", "bin", "python")
     compiled = [command for command in mw.commands if command[0] == python]

@@ -8,7 +8,7 @@ beyond the best fleet.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
@@ -271,9 +271,8 @@ def _energy_w(option: Option, steady: Steady) -> float:
     )
 
 
-def _least(first: int, most: int, keeps: object) -> int | None:
-    """Return the least whole number that keeps a rule which all larger ones keep; None: beyond."""
-    assert callable(keeps)
+def _least(first: int, most: int, keeps: Callable[[int], bool]) -> int | None:
+    """Return the least number that keeps a rule, if larger ones keep it too; None: beyond."""
     if first > most:
         return None
     low, high = first - 1, first
