@@ -10,7 +10,8 @@ from functools import cached_property
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray
-from meshwright.calibration.fit.constants import FittedConstant, Free, two_deviations
+from meshwright.calibration.fit.constants import FittedConstant, Free, Key, two_deviations
+from meshwright.calibration.fit.training import STEP, robust_step, solved
 from meshwright.calibration.rows import DATA
 from meshwright.collectives.group import Group, Span
 from meshwright.serve.dispatch import modes_s
@@ -77,26 +78,20 @@ def timings() -> Timings:
 def fit_ways(found: Timings) -> tuple[FloatArray, FloatArray]:
     """Return the logarithms of the constants of least robust error, and their deviations.
 
-    Each timing weighs 1 / max(1, |error| / noise), so that rows of other kernels move nothing.
+    A deviation holds the scatter of the timings too.
     """
+    kept, keys = ~found.is_apart, [Key(free) for free in OF_WAYS]
+    weights = np.ones(int(kept.sum()))
+
+    def errors_and_slopes(values: FloatArray) -> tuple[FloatArray, FloatArray]:
+        moved = values + STEP * np.vstack([np.zeros(len(values)), np.eye(len(values))])
+        errors = np.array([found.errors(each)[kept] for each in moved])
+        return errors[0], (errors[1:] - errors[0]).T / STEP
+
     priors = np.log([free.prior for free in OF_WAYS])
-    deviations = np.array([free.spread for free in OF_WAYS])
-    values, step = priors, 1e-4
-    kept = ~found.is_apart
-    curvature = np.diag(1.0 / deviations**2)
-    for _ in range(30):
-        errors = found.errors(values)[kept]
-        slopes = np.array(
-            [(found.errors(values + step * unit)[kept] - errors) / step
-             for unit in np.eye(len(values))]
-        ).T  # fmt: skip
-        weights = 1.0 / np.maximum(1.0, np.abs(errors) / NOISE) / NOISE**2
-        curvature = slopes.T @ (weights[:, None] * slopes) + np.diag(1.0 / deviations**2)
-        pull = slopes.T @ (weights * errors) + (values - priors) / deviations**2
-        values = values - np.linalg.solve(curvature, pull)
-        values = np.clip(values, *np.log([(f.lowest, f.highest) for f in OF_WAYS]).T)
-    scatter = float(np.median(np.abs(found.errors(values)[kept])))
-    return values, scatter + np.sqrt(np.diag(np.linalg.inv(curvature)))
+    values, errors, slopes = solved(errors_and_slopes, keys, priors, weights, NOISE)
+    spreads = robust_step(errors, slopes, weights, keys, values, NOISE)[1]
+    return values, float(np.median(np.abs(errors))) + spreads
 
 
 def constants_of_ways() -> Iterator[FittedConstant]:
