@@ -22,7 +22,7 @@ from meshwright.cost.step import send_s
 from meshwright.graph.op import LayerGraph, OpKind, Phase
 from meshwright.search.intervals import Certainty, Distances, surely
 from meshwright.serve.closed_loop import LoopOf
-from meshwright.serve.dispatch import links_of_experts, way_s
+from meshwright.serve.dispatch import dispatch_s, links_of_experts
 from meshwright.serve.mesh_decode import mesh_s
 from meshwright.serve.operators import (
     PassCost,
@@ -556,7 +556,7 @@ def passed_piece(
 ) -> PassCost:  # fmt: skip
     """Return one pass through a piece: whole, or as two halves where batches overlap.
 
-    The ways of one half to its experts and back take the time in which the other half is computed:
+    Dispatch and combination of one half take the time in which the other half is computed:
     of 2 c computed and 2 w on its way, max(w - c, 0) of each w is seen, and computation under it
     takes longer by the share that links take from it.
     """
@@ -600,16 +600,18 @@ def piece_cost(
         return comm_cost(some, windows, sizes, strategy, plan_options, collectives.time_s, word)
 
     comm = priced(calls)
-    ways = [call for call in calls if call.axis == "ep" and "routed_tokens" in call.tensor.dims]
+    dispatches = [
+        call for call in calls if call.axis == "ep" and "routed_tokens" in call.tensor.dims
+    ]
     links, experts = links_of_experts(collectives.network), problem.deduplicated_experts
-    if ways and links is not None and experts is not None:
+    if dispatches and links is not None and experts is not None:
         # The way there is in the type of products, the way back in that of activations.
         words = min(word, max(rates.matmul_word_bytes, 1.0)), word
-        ep_s = priced([call for call in calls if call not in ways]).ep_s
-        for call, each in zip(ways, words, strict=True):
+        ep_s = priced([call for call in calls if call not in dispatches]).ep_s
+        for call, each in zip(dispatches, words, strict=True):
             visits = local_elements(call.tensor, call.split, sizes, strategy)
             tokens, width = visits / (experts.top_k * piece.sizes["hidden"]), piece.sizes["hidden"]
-            ep_s = ep_s + way_s(tokens, each * width, experts, links, shape.constants)
+            ep_s = ep_s + dispatch_s(tokens, each * width, experts, links, shape.constants)
         comm = replace(comm, ep_s=ep_s)
     if problem.num_experts and not plan_options.sequence_parallel:
         stays = strategy.ep * strategy.etp == strategy.tp
@@ -668,7 +670,7 @@ def _calls_of_tokens_that_stay(calls: Sequence[CollectiveCall]) -> list[Collecti
     """Return the collectives of a layer with experts split within the group of tp.
 
     Each rank holds all tokens there: it computes its part of the experts, adds up the results of
-    its tokens, and one sum over tp replaces the ways to the experts and back.
+    its tokens, and one sum over tp replaces dispatch and combination.
     """
     kept = [call for call in calls if "routed_tokens" not in call.tensor.dims]
     return [

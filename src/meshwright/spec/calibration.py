@@ -173,18 +173,18 @@ class ServingConstantsOf(Generic[N]):
     """Prompts of equal requests that keep passing together, under servers that mix phases."""
     latent_rate_share: N
     """Rate of attention over cached latents (MLA) over that of attention in training steps."""
-    direct_start_s: N
-    """Start of a way to the experts where each copy goes straight to its device, on one host."""
-    direct_turn_s: N
+    low_latency_start_s: N
+    """Start of dispatch in the low-latency mode on one host [s]."""
+    low_latency_turn_s: N
     """More of it each time that the hosts double [s]."""
-    spread_start_s: N
-    """Start of a way to the experts where hosts spread a token inside, on one host."""
-    spread_turn_s: N
+    throughput_start_s: N
+    """Start of dispatch in the throughput mode on one host [s]."""
+    throughput_turn_s: N
     """More of it each time that the hosts double [s]."""
-    way_inner_share: N
-    """Share of the bandwidth inside a host that ways to the experts reach."""
-    way_outer_share: N
-    """Share of the bandwidth between hosts that ways to the experts reach."""
+    dispatch_inner_share: N
+    """Share of the bandwidth inside a host that dispatch reaches."""
+    dispatch_outer_share: N
+    """Share of the bandwidth between hosts that dispatch reaches."""
     reduction_s: N
     """Seconds of each sum over the cores of a chip that waits for the one before: operands go out
     to all cores, partial sums come back. 0 where the efficiencies of products hold it, as on
@@ -220,7 +220,7 @@ NEUTRAL = ServingConstants(
     weight_read_share=1.0, cache_read_share=1.0, shared_cache_extra=0.0,
     core_pull=math.inf, collective_start_share=1.0, host_step_s=0.0, host_sequence_s=0.0,
     host_prompt_s=0.0, steps_ahead=0.0, prompts_together=1.0, latent_rate_share=1.0,
-    direct_start_s=0.0, direct_turn_s=0.0, spread_start_s=0.0, spread_turn_s=0.0,
-    way_inner_share=1.0, way_outer_share=1.0, reduction_s=0.0,
+    low_latency_start_s=0.0, low_latency_turn_s=0.0, throughput_start_s=0.0, throughput_turn_s=0.0,
+    dispatch_inner_share=1.0, dispatch_outer_share=1.0, reduction_s=0.0,
 )  # fmt: skip
 """Passes as the constants of the chip make them, and a server that takes no time."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from meshwright.collectives.group import Group, Span
-from meshwright.serve.dispatch import links_of_experts, modes_s, way_s
+from meshwright.serve.dispatch import dispatch_s, links_of_experts, modes_s
 from meshwright.serve.price import price_serving
 from meshwright.serve.serve import serve, serving_problem
 from meshwright.sharding.strategy import PlanOptions, make_strategy, stack
@@ -29,26 +29,28 @@ def links(in_host, hosts, inner=400e9, outer=50e9):
 
 
 def test_a_host_of_eight_gets_seven_copies_or_the_devices_that_hold_experts():
-    direct_s, spread_s = modes_s(1000.0, 7168.0, EXPERTS, links(8.0, 1.0), NEUTRAL)
-    assert direct_s[0] == pytest.approx(1000 * 7168 * 7 / 400e9)
-    assert spread_s[0] == pytest.approx(1000 * 7168 * 7 * (1 - (7 / 8) ** 8) / 400e9)
+    low_latency_s, throughput_s = modes_s(1000.0, 7168.0, EXPERTS, links(8.0, 1.0), NEUTRAL)
+    assert low_latency_s[0] == pytest.approx(1000 * 7168 * 7 / 400e9)
+    assert throughput_s[0] == pytest.approx(1000 * 7168 * 7 * (1 - (7 / 8) ** 8) / 400e9)
 
 
 def test_two_hosts_share_eight_copies():
     """Half of 8 copies leave a host; spread, one does unless all experts are at home."""
-    direct_s, spread_s = modes_s(1000.0, 7168.0, EXPERTS, links(8.0, 2.0), NEUTRAL)
-    assert direct_s[0] == pytest.approx(1000 * 7168 * 4 / 50e9)
-    assert spread_s[0] == pytest.approx(1000 * 7168 * (1 - 1 / 2**8) / 50e9)
+    low_latency_s, throughput_s = modes_s(1000.0, 7168.0, EXPERTS, links(8.0, 2.0), NEUTRAL)
+    assert low_latency_s[0] == pytest.approx(1000 * 7168 * 4 / 50e9)
+    assert throughput_s[0] == pytest.approx(1000 * 7168 * (1 - 1 / 2**8) / 50e9)
 
 
 def test_a_start_grows_with_each_doubling_of_the_hosts():
-    slow = replace(NEUTRAL, direct_start_s=1e-5, direct_turn_s=2e-6, spread_start_s=4e-5,
-                   spread_turn_s=3e-5)  # fmt: skip
-    direct_s, spread_s = modes_s(0.0, 7168.0, EXPERTS, links(8.0, 4.0), slow)
-    assert direct_s[0] == pytest.approx(1.4e-5)
-    assert spread_s[0] == pytest.approx(1e-4)
-    assert way_s(0.0, 7168.0, EXPERTS, links(8.0, 4.0), slow)[0] == pytest.approx(1.4e-5)
-    assert way_s(10.0, 7168.0, EXPERTS, links(1.0, 1.0), slow)[0] == 0.0
+    slow = replace(
+        NEUTRAL, low_latency_start_s=1e-5, low_latency_turn_s=2e-6, throughput_start_s=4e-5,
+        throughput_turn_s=3e-5,
+    )  # fmt: skip
+    low_latency_s, throughput_s = modes_s(0.0, 7168.0, EXPERTS, links(8.0, 4.0), slow)
+    assert low_latency_s[0] == pytest.approx(1.4e-5)
+    assert throughput_s[0] == pytest.approx(1e-4)
+    assert dispatch_s(0.0, 7168.0, EXPERTS, links(8.0, 4.0), slow)[0] == pytest.approx(1.4e-5)
+    assert dispatch_s(10.0, 7168.0, EXPERTS, links(1.0, 1.0), slow)[0] == 0.0
 
 
 @pytest.mark.parametrize(("in_host", "hosts"), [(8, 1), (8, 2), (8, 4), (4, 3)])
@@ -90,7 +92,7 @@ def test_of_two_halves_the_ways_that_outlast_the_computation_are_seen():
     both = price_serving(whole, PLAIN, wide(128), np.ones(1))
     plain = price_serving(problem(overlap=False), PLAIN, wide(128), np.ones(1))
     way_s, lost = half.time.ep_comm_s[0], whole.calibration.overlap_slowdown
-    # Here computation outlasts the ways: all of them are hidden, and slow it down.
+    # Here computation outlasts dispatch: all of them are hidden, and slow it down.
     assert both.time.ep_comm_s[0] == pytest.approx(2.0 * way_s * lost)
     assert both.time.ep_comm_s[0] < plain.time.ep_comm_s[0]
     assert both.memory[0].weights_bytes[0] == plain.memory[0].weights_bytes[0]
@@ -123,7 +125,7 @@ def test_tensorrt_llm_does_not_overlap_halves():
         serve("deepseek-v3", "16xH200", work, server="tensorrt-llm-pytorch")
 
 
-def test_grids_have_no_kernels_for_ways():
+def test_grids_have_no_kernels_for_dispatch():
     work = Decode(batch_size=64, context_length=1024)
     asked = serving_problem("mixtral-8x7b", "64xTPU-v5p", work, "generic", "calibrated")
     strategy = stack([make_strategy(dp_replicate=8, ep=8, micro_batch_size=1.0)])

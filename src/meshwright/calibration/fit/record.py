@@ -18,13 +18,13 @@ from meshwright.calibration.fit.constants import (
     entries,
     two_deviations,
 )
+from meshwright.calibration.fit.dispatch import constants_of_dispatch
 from meshwright.calibration.fit.latents import constants_of_latents
 from meshwright.calibration.fit.memory import MemoryFit, constants_of_memory, memory_record
 from meshwright.calibration.fit.serving import OF_CHIPS, OF_SERVERS, ServingFit
 from meshwright.calibration.fit.spread import HeldOut, held_out, spread_of
 from meshwright.calibration.fit.sram import DRAFTED, REDUCTION, SramFit
 from meshwright.calibration.fit.training import Fit, draws_of
-from meshwright.calibration.fit.ways import constants_of_ways
 from meshwright.calibration.serving import TTFT
 from meshwright.catalog.calibration import (
     DEFAULT,
@@ -67,12 +67,12 @@ def serving_text(found: ServingFit) -> str:
     """Return the part of a calibration file that holds the constants of serving, in YAML."""
     labels, constants = found.rows.labels, list(constants_of_serving(found))
     is_first = found.rows.base == UNCALIBRATED
-    of_ways = list(constants_of_ways()) if is_first else []
+    of_dispatch = list(constants_of_dispatch()) if is_first else []
     of_latents = list(constants_of_latents(found.rows.trained)) if is_first else []
     families = set(labels["family"]) | {one.place for one in of_latents}
     content = {
         "fit": serving_fit_record(found).model_dump(exclude_unset=True, exclude_none=True),
-        "defaults": entries([*constants, *of_ways, *_expected((*OF_CHIPS, *OF_SERVERS))]),
+        "defaults": entries([*constants, *of_dispatch, *_expected((*OF_CHIPS, *OF_SERVERS))]),
         "families": {name: entries([*constants, *of_latents], name) for name in sorted(families)},
         "servers": {name: entries(constants, name) for name in sorted(set(labels["server"]))},
     }
@@ -89,7 +89,7 @@ def kernels_text(base: str) -> str:
     """
     of_latents = list(constants_of_latents(base))
     families = {one.place: entries(of_latents, one.place) for one in of_latents}
-    return _yaml({"serving": {"defaults": entries(constants_of_ways()), "families": families}})
+    return _yaml({"serving": {"defaults": entries(constants_of_dispatch()), "families": families}})
 
 
 def sram_text(found: SramFit) -> str:

@@ -5,12 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from meshwright.calibration.fit.dispatch import (
+    OF_DISPATCH,
+    constants_of_dispatch,
+    fit_dispatch,
+    timings,
+)
 from meshwright.calibration.fit.latents import (
     constants_of_latents,
     fit_latents,
     latent_timings,
 )
-from meshwright.calibration.fit.ways import OF_WAYS, constants_of_ways, fit_ways, timings
 from meshwright.catalog.calibration import load_calibration, load_serving
 from meshwright.catalog.workloads import load_server
 
@@ -20,13 +25,13 @@ TRUE = np.log([2e-5, 8e-6, 6e-5, 2e-5, 0.7, 0.8])
 def test_made_timings_are_met():
     found = timings()
     made = {**found.columns, "time_s": found.columns["time_s"] * np.exp(found.errors(TRUE))}
-    values, _ = fit_ways(replace(found, columns=made))
+    values, _ = fit_dispatch(replace(found, columns=made))
     assert np.exp(values - TRUE) == pytest.approx(1.0, rel=0.02)
 
 
 def test_timings_kept_apart_are_foreseen():
     found = timings()
-    errors = np.abs(found.errors(fit_ways(found)[0]))
+    errors = np.abs(found.errors(fit_dispatch(found)[0]))
     assert np.median(errors[found.is_apart]) < 0.25
     several = found.is_apart & (found.columns["hosts"] > 1)
     assert np.median(errors[several]) < 0.12
@@ -34,7 +39,7 @@ def test_timings_kept_apart_are_foreseen():
 
 def test_the_catalog_has_the_fit():
     known = load_serving("hopper", load_server("sglang"), "calibrated")
-    for one, free in zip(constants_of_ways(), OF_WAYS, strict=True):
+    for one, free in zip(constants_of_dispatch(), OF_DISPATCH, strict=True):
         assert one.name == free.name
         assert getattr(known, one.name) == pytest.approx(one.value, rel=1e-3)
         assert one.low < one.value < one.high

@@ -1,4 +1,4 @@
-"""Constants of the ways to experts, fitted to timings of the kernels that send tokens."""
+"""Constants of dispatch to experts, fitted to timings of its kernels."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from meshwright.serve.dispatch import modes_s
 from meshwright.spec.calibration import NEUTRAL
 from meshwright.spec.model import ExpertSpec
 
-OF_WAYS = (
-    Free("direct_start_s", 1.5e-5, 1.0, 1e-6, 1e-4),
-    Free("direct_turn_s", 6e-6, 1.0, 1e-7, 1e-4),
-    Free("spread_start_s", 4e-5, 1.0, 1e-6, 1e-3),
-    Free("spread_turn_s", 3e-5, 1.0, 1e-7, 1e-3),
-    Free("way_inner_share", 0.6, 0.5, 0.1, 1.0),
-    Free("way_outer_share", 0.9, 0.3, 0.2, 1.0),
+OF_DISPATCH = (
+    Free("low_latency_start_s", 1.5e-5, 1.0, 1e-6, 1e-4),
+    Free("low_latency_turn_s", 6e-6, 1.0, 1e-7, 1e-4),
+    Free("throughput_start_s", 4e-5, 1.0, 1e-6, 1e-3),
+    Free("throughput_turn_s", 3e-5, 1.0, 1e-7, 1e-3),
+    Free("dispatch_inner_share", 0.6, 0.5, 0.1, 1.0),
+    Free("dispatch_outer_share", 0.9, 0.3, 0.2, 1.0),
 )
 """Constants of all chips."""
 NOISE = 0.1
@@ -33,7 +33,7 @@ NOISE = 0.1
 
 @dataclass(frozen=True)
 class Timings:
-    """Timings of ways to experts, as columns: sizes, the links, and the time."""
+    """Timings of dispatch and combination, as columns: sizes, the links, and the time."""
 
     columns: dict[str, FloatArray]
     is_apart: BoolArray
@@ -53,34 +53,34 @@ class Timings:
     def errors(self, values: FloatArray) -> FloatArray:
         """Return ln(predicted / measured) of each row, for logarithms of the constants."""
         known = self.columns
-        names = [free.name for free in OF_WAYS]
+        names = [free.name for free in OF_DISPATCH]
         constants = replace(NEUTRAL, **dict(zip(names, np.exp(values).tolist(), strict=True)))
         found = np.zeros(len(known["time_s"]))
         for top_k in np.unique(known["top_k"]):
             experts = ExpertSpec(num_experts=4096, top_k=int(top_k), ffn_size=1)
-            direct_s, spread_s = modes_s(
+            low_latency_s, throughput_s = modes_s(
                 known["tokens"], known["token_bytes"], experts, self.links, constants
             )
-            predicted = np.where(known["is_direct"] > 0, direct_s, spread_s)
+            predicted = np.where(known["is_low_latency"] > 0, low_latency_s, throughput_s)
             mine = known["top_k"] == top_k
             found[mine] = np.log(predicted / known["time_s"])[mine]
         return found
 
 
 def timings() -> Timings:
-    """Return the published timings; both ways of every second setting are kept apart."""
-    content = json.loads((DATA / "ways.json").read_text(encoding="utf-8"))
+    """Return the published timings; both directions of every second setting are kept apart."""
+    content = json.loads((DATA / "dispatch.json").read_text(encoding="utf-8"))
     values = np.array(content["rows"], dtype=float)
     columns = dict(zip(content["columns"], values.T, strict=True))
     return Timings(columns, np.arange(len(values)) // 2 % 2 == 1)
 
 
-def fit_ways(found: Timings) -> tuple[FloatArray, FloatArray]:
+def fit_dispatch(found: Timings) -> tuple[FloatArray, FloatArray]:
     """Return the logarithms of the constants of least robust error, and their deviations.
 
     A deviation holds the scatter of the timings too.
     """
-    kept, keys = ~found.is_apart, [Key(free) for free in OF_WAYS]
+    kept, keys = ~found.is_apart, [Key(free) for free in OF_DISPATCH]
     weights = np.ones(int(kept.sum()))
 
     def errors_and_slopes(values: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -88,19 +88,19 @@ def fit_ways(found: Timings) -> tuple[FloatArray, FloatArray]:
         errors = np.array([found.errors(each)[kept] for each in moved])
         return errors[0], (errors[1:] - errors[0]).T / STEP
 
-    priors = np.log([free.prior for free in OF_WAYS])
+    priors = np.log([free.prior for free in OF_DISPATCH])
     values, errors, slopes = solved(errors_and_slopes, keys, priors, weights, NOISE)
     spreads = robust_step(errors, slopes, weights, keys, values, NOISE)[1]
     return values, float(np.median(np.abs(errors))) + spreads
 
 
-def constants_of_ways() -> Iterator[FittedConstant]:
+def constants_of_dispatch() -> Iterator[FittedConstant]:
     """Yield each constant with its interval."""
     found = timings()
-    values, spreads = fit_ways(found)
+    values, spreads = fit_dispatch(found)
     errors = found.errors(values)
     apart = float(np.median(np.abs(errors[found.is_apart])))
     why = f"fitted to {len(errors):,} timings of kernels; half of them kept apart: {apart:.0%} off"
-    for free, value, spread in zip(OF_WAYS, values, spreads, strict=True):
+    for free, value, spread in zip(OF_DISPATCH, values, spreads, strict=True):
         middle, low, high = two_deviations(value, spread).tolist()
         yield FittedConstant(free.name, middle, low, high, why, part="serving")
