@@ -59,6 +59,7 @@ class ModelEntry(Declaration):
         return (self.source.repo or "").partition("/")[0].lower()
 
 
+@cache
 def model_names() -> tuple[str, ...]:
     """Return the catalog names, sorted; aliases are left out."""
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.json")))

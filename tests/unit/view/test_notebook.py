@@ -74,6 +74,7 @@ MADE = {
     ),
     "serving": lambda files: mw.serve("llama3-8b", on="8xH100", **REQUESTS),
     "apart": lambda files: mw.serve("llama3-8b", on="8xH100", **REQUESTS, disaggregated=True),
+    "traffic": lambda files: mw.serve("llama3-8b", on="8xH100", rate=2, prompt="1k", answer=128),
     "graph": lambda files: mw.map("gpt3-175b-layer", on="8xH100"),
     "linpack": lambda files: mw.map("hpl-20000x512", on="8xH100", process_grid="any"),
     "fusion": lambda files: mw.fuse("gpt3-175b-layer", on="SN10"),
@@ -304,7 +305,7 @@ def test_every_listed_answer_is_known_here():
     }  # fmt: skip
     tested = {
         "Plan", "Fit", "Check", "Front", "Deadline", "Comparison", "Explanation", "Diagnosis",
-        "ServingPlan",
+        "ServingPlan", "TrafficPlan",
         "DisaggregatedPlan", "GraphAnswer", "GridRuns", "FusionAnswer", "PartitionPlan",
         "StepTimeline", "SweepAnswer", "Validation", "KernelValidation", "Fitted", "ReadJob",
         "RoutedFlows", "Timeline",
