@@ -306,7 +306,7 @@ def packed(member):
     ids=range(24),
 )  # fmt: skip
 def test_no_reader_takes_more_than_its_budget(tmp_path, words, name, content):
-    """Two seconds of CPU time and 500 MB on a fast machine; a loop without a budget takes minutes."""
+    """Two seconds of CPU time and 500 MB on a fast machine; without a budget it takes minutes."""
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     limits = {"most_bytes": 1_500_000_000, "most_cpu_s": 12}
     status, told = ended(tmp_path, *words.split(), name, **limits)

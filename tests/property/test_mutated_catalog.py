@@ -149,10 +149,11 @@ OPTIONAL = {
     "standard_system", "best_matmul_rate", "vector_rate", "fp8", "fp16", "bf16", "fp32", "int8",
     "clock", "array_rows", "array_columns", "noc_rate",
     "num_cores", "tile_rows", "tile_columns", "peak_power", "idle_power", "price", "rent", "area",
-    "energy", "latency", "bandwidth", "host", "links_per_device", "message_half",
+    "energy", "latency", "bandwidth", "host", "memory_bandwidth", "links_per_device",
+    "message_half",
     "max_link_length", "rail_optimized", "oversubscription", "in_network_reduction",
     "data_parallel_only", "overhead_power_fraction", "kind", "grid", "wraps",
-    "other_side_multiple", "families", "pitch", "through_io_dies",
+    "other_side_multiple", "longest_named_side", "families", "pitch", "through_io_dies",
 }  # fmt: skip
 
 
