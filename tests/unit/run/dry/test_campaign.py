@@ -20,7 +20,7 @@ from meshwright.train.answer import Plan
 
 from .test_dry_runs import planned
 
-NUM_DAILY, NUM_NIGHTLY = 20, 300
+NUM_DAILY, NUM_NIGHTLY = 10, 300
 REPLICAS_OVER_CP = (106, 185)
 """Seeds whose first strategies have tp, cp and replicated weights."""
 PEAK_TOLERANCE, INTERLEAVED_TOLERANCE = 0.1, 0.3

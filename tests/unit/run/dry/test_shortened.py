@@ -49,9 +49,8 @@ def check(plan):
         assert (short.usage, short.counts) == (whole.usage, whole.counts)
 
 
-@pytest.mark.parametrize("options", [DEEP[0], pytest.param(DEEP[1], marks=pytest.mark.slow),
-                                     pytest.param(DEEP[2], marks=pytest.mark.slow),
-                                     pytest.param(DEEP[3], marks=pytest.mark.slow)])  # fmt: skip
+@pytest.mark.slow
+@pytest.mark.parametrize("options", DEEP)
 def test_fewer_layers_predict_all_of_them(options):
     plan = planned(23, **options)
     assert short_depth(plan) == Short(5, 7, 23)
