@@ -113,7 +113,7 @@ def test_a_stage_may_be_priced_by_others():
         asked.append(work)
         return None if work.tp == 1 else StagePrice(1.0 / work.tp, 0.5 / work.tp)
 
-    found = inference(stage_time=StageTime(stage_time, lambda seconds: seconds.compute_s))
+    found = inference(stage_time=StageTime(stage_time, lambda *_: 0.0, lambda seconds: seconds.compute_s))
     assert found.best.degrees == (8, 1, 1)
     assert found.best.stage_s == 1 / 8
     assert found.refused == {"memory of a chip": 4}

@@ -16,6 +16,7 @@ from meshwright.base.arrays import FloatArray, gap_of
 from meshwright.base.errors import InfeasibleError
 from meshwright.base.units import format_seconds
 from meshwright.dataflow.audited import fusion_facts
+from meshwright.dataflow.branches import OpenDims
 from meshwright.dataflow.fusion.answer import (
     Fusion,
     FusionAnswer,
@@ -359,12 +360,20 @@ def _neighbours(ring: ChipRing, split: GraphSplit) -> Iterator[GraphSplit]:
                 yield GraphSplit({**split.dims, name: other.dim}, network.costs_by_kernel(changed))
 
 
-def _least_fused_s(relaxed: Sequence[FusionProblem], lattices: KnownLattices) -> float:
-    """Return seconds that no fusion of some problems undercuts; small graphs are fused for it."""
+def _least_fused_s(
+    relaxed: Sequence[FusionProblem], lattices: KnownLattices, known_s: float = inf
+) -> float:
+    """Return seconds that no fusion of some problems undercuts.
+
+    Small graphs are fused for it where closed form is below the seconds of a known answer.
+    """
     least_s = inf
     for problem in sorted(relaxed, key=bound_s):
         bound = bound_s(problem)
         if bound >= least_s:
+            break
+        if bound >= known_s:
+            least_s = bound
             break
         try:
             orders = orders_of(problem, lattices)
@@ -409,12 +418,7 @@ def fused_stage_time(system: CalibratedSystem) -> StageTime | None:
     def priced(work: StageWork, split: DeviceShare) -> StagePrice | None:
         key = (id(work.graph), work.tp, work.layers, work.num_passes)
         if key not in bounds:
-            open_dims = {
-                kernel.name: tuple(dict.fromkeys(split.dim for split in splits))
-                for kernel, splits in zip(work.graph.kernels, work.network.splits, strict=True)
-            }
-            relaxed = problems(work, DeviceShare(open_splits=open_dims))
-            bounds[key] = work.layers * _least_fused_s(relaxed, lattices)
+            bounds[key] = bound_of(work, work.network.open_dims, inf)
         useful = [p for p in problems(work, split) if work.layers * bound_s(p) < work.most_s]
         if not useful:
             return StagePrice(inf, bounds[key])
@@ -424,7 +428,11 @@ def fused_stage_time(system: CalibratedSystem) -> StageTime | None:
             return None
         return StagePrice(work.layers * choice.fusion.time_s, bounds[key])
 
+    def bound_of(work: StageWork, open_dims: OpenDims, known_s: float) -> float:
+        relaxed = problems(work, DeviceShare(open_splits=open_dims))
+        return work.layers * _least_fused_s(relaxed, lattices, known_s / work.layers)
+
     def compute_s(seconds: SplitTimes) -> list[FloatArray]:
         return cores_s(seconds.graph, grid, seconds.degree, seconds.splits)
 
-    return StageTime(price, compute_s)
+    return StageTime(price, bound_of, compute_s)
