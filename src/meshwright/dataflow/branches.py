@@ -15,7 +15,7 @@ OpenDims = Mapping[str, tuple[str | None, ...]]
 """Dims over which each kernel may be split."""
 MOST_BRANCHES = 36
 """Most branches with a bound."""
-MOST_STALLED = 8
+MOST_STALLED = 16
 """Most of them during which the bound rises by less than a thousandth."""
 RISE = 1.001
 
