@@ -117,6 +117,40 @@ def tiered_problem(seed: int, num_kernels: int) -> FusionProblem:
     return replace(problem, **changes)
 
 
+def tiled_problem(seed: int, num_kernels: int, num_tiles: int) -> FusionProblem:
+    """Return a problem whose partitions have one of several tiles each.
+
+    Other tiles have other buffers and shapes, and other tensors are needed whole.
+    """
+    chance = np.random.default_rng([seed, 11])
+    problem = replace(tiered_problem(seed, num_kernels), tile=4)
+    tensors, others = problem.tensors, []
+    for tile in range(1, num_tiles):
+        parts = int(chance.choice([1, 2, 8, 16]))
+        factor = float(chance.choice([0.25, 0.5, 2.0, 4.0]))
+        shapes = [
+            TileShape(
+                int(chance.integers(1, 12)), int(chance.integers(1, 6)), int(chance.integers(1, 8)),
+                Unit.MATRIX if chance.random() < 0.5 else Unit.VECTOR,
+            )
+            for _ in range(num_kernels)
+        ]  # fmt: skip
+        buffers = replace(
+            tensors,
+            inside_bytes=factor * tensors.inside_bytes,
+            written_bytes=factor * tensors.written_bytes,
+            read_bytes=factor * tensors.read_bytes,
+        )
+        others.append(
+            replace(
+                problem, tile=4 + tile, tensors=buffers, num_tiles=parts,
+                choices=tuple(core_choices(shape, GRID) for shape in shapes),
+                waits=problem.reads & (chance.random(problem.reads.shape) < 0.3),
+            )
+        )  # fmt: skip
+    return replace(problem, other_tiles=tuple(others))
+
+
 @dataclass(frozen=True)
 class SetPrice:
     """The price of one set, worked out by hand."""
@@ -230,15 +264,16 @@ def chains(problem: FusionProblem) -> list[list[frozenset[int]]]:
 
 
 def best_by_hand(problem: FusionProblem) -> float:
-    """Return the seconds of the best chain; infinite where none fits."""
-    prices: dict[frozenset[int], SetPrice] = {}
+    """Return the seconds of the best chain, in the best tiles; infinite where none fits."""
+    known: dict[frozenset[int], list[SetPrice]] = {}
     best = np.inf
     for chain in chains(problem):
         for part in chain:
-            if part not in prices:
-                prices[part] = price_by_hand(problem, part)
-        if all(prices[part].fits for part in chain):
-            best = min(best, _chain_s(problem, chain, [prices[part] for part in chain]))
+            if part not in known:
+                priced = (price_by_hand(tile, part) for tile in problem.tiles)
+                known[part] = [price for price in priced if price.fits]
+        for prices in product(*(known[part] for part in chain)):
+            best = min(best, _chain_s(problem, chain, prices))
     return best
 
 

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from fusion_problems import best_by_hand, random_problem, tiered_problem
+from fusion_problems import best_by_hand, random_problem, tiered_problem, tiled_problem
 from sampled import sampled
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.dataflow.fusion.price import bound_s
 from meshwright.dataflow.fusion.problem import OWN
-from meshwright.dataflow.fusion.search import fuse
+from meshwright.dataflow.fusion.search import evaluate, fuse
 from meshwright_papers.studies.dfmodel.peer_rules import DFMODEL
 
 CASES = [(seed, 3 + seed % 4, rules) for seed in range(200) for rules in ("dfmodel", "own")]
@@ -46,6 +46,33 @@ def test_memories_and_objectives_agree_with_brute_force(case):
     assert found.time_s == pytest.approx(expected, rel=1e-9)
     assert bound_s(problem) <= found.time_s * (1 + 1e-9)
     assert sum(found.parts_s.values()) == pytest.approx(found.time_s, rel=1e-9)
+
+
+TILED = [(seed, 3 + seed % 3, 2 + (seed % 3 < 2)) for seed in range(500)]
+
+
+@pytest.mark.parametrize("case", sampled(TILED, 40), ids=str)
+def test_each_partition_has_the_best_tile_of_brute_force(case):
+    problem = tiled_problem(*case)
+    expected = best_by_hand(problem)
+    if not np.isfinite(expected):
+        with pytest.raises(InfeasibleError):
+            fuse(problem)
+        return
+    found = fuse(problem)
+    assert found.time_s == pytest.approx(expected, rel=1e-9)
+    assert bound_s(problem) <= found.time_s * (1 + 1e-9)
+    assert sum(found.parts_s.values()) == pytest.approx(found.time_s, rel=1e-9)
+    sets = problem.sets_of([[one.name for one in part.kernels] for part in found.partitions])
+    given = evaluate(problem, sets, [(part.tiled, part.tile) for part in found.partitions])
+    assert given.time_s == pytest.approx(found.time_s, rel=1e-12)
+
+
+def test_partitions_of_one_answer_have_different_tiles():
+    found = [fuse(tiled_problem(seed, 4, 3)) for seed in (2, 3, 5)]
+    assert [[part.tile for part in fusion.partitions] for fusion in found] == [
+        [5, 4], [5, 4, 5], [5, 4],
+    ]  # fmt: skip
 
 
 def test_limits_bind_in_some_of_the_cases():

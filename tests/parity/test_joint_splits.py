@@ -4,13 +4,17 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
+from sampled import sampled
 
+from meshwright.dataflow.branches import least_of_branches
 from meshwright.dataflow.fusion.cores import CoreGrid, MemoryTier
-from meshwright.dataflow.fusion.fuse import fuse_graph
+from meshwright.dataflow.fusion.fuse import fuse_graph, fused_stage_time
 from meshwright.dataflow.fusion.problem import DeviceShare, fusion_problem
 from meshwright.dataflow.fusion.question import FusionQuestion, Target
 from meshwright.dataflow.fusion.search import fuse
 from meshwright.dataflow.fusion.splits import LINKS_ONLY, ChipRing
+from meshwright.dataflow.search import DegreePricing, calibrated_system
+from meshwright.dataflow.stages import StageWork
 from meshwright.graph.kernels.backward import with_backward
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.workloads import fft
@@ -68,3 +72,76 @@ def test_the_bound_holds_for_every_split_and_the_answer_is_near_the_best(name, l
     time_s = answer.time_s
     assert time_s / (1.0 + answer.sharding_gap) <= best_s * (1 + 1e-9)
     assert time_s == pytest.approx(best_s, rel=0.02)
+
+
+def small_system(speed: float):
+    """Return two SN10 of 16 small cores each, which compute at some speed."""
+    found = calibrated_system("2xSN10")
+    chip = found.spec.chip
+    sram, dram, *_ = chip.memories
+    small = replace_model(
+        chip, num_cores=16, array_rows=4, array_columns=2,
+        matmul_flops_per_s=dict.fromkeys(chip.matmul_flops_per_s, 256000000000.0 * speed),
+        memories=(
+            replace_model(sram, capacity_bytes=1e6),
+            replace_model(dram, bandwidth_bytes_per_s=1e9),
+        ),
+    )  # fmt: skip
+    calibration = replace(found.calibration, launch_s=1e-9)
+    return replace(found, spec=replace_model(found.spec, chip=small), calibration=calibration)
+
+
+def replace_model(model, **changes):
+    """Return a declaration with other values."""
+    return model.model_copy(update=changes)
+
+
+BRANCHED = [("softmax", 1.0), *product(["network", "attention"], [0.01, 1.0, 100.0])]
+
+
+@pytest.mark.parametrize("case", sampled(BRANCHED, 1), ids=str)
+def test_no_split_is_faster_than_the_bound_of_a_stage(case, monkeypatch):
+    name, speed = case
+    system = small_system(speed)
+    stage_time = fused_stage_time(system)
+    graph = GRAPHS.get(name) or part({name, "qk"})
+    pricing = DegreePricing(graph, system, 1, hides_network=True, stage_time=stage_time)
+    works = []
+    branched = recorded(DegreePricing._bound_of_branches, works)
+    monkeypatch.setattr(DegreePricing, "_bound_of_branches", branched)
+    plan = pricing.priced(2, 1, 1)
+    work, open_s, bound_s = works[0]
+    best_s = min(
+        price.time_s
+        for ways in product(*(range(len(splits)) for splits in work.sharding.tables.splits))
+        for price in [stage_time.price(at(work, ways))]
+        if price is not None
+    )
+    assert open_s <= bound_s <= best_s * (1 + 1e-9)
+    assert best_s <= plan.stage_s * (1 + 1e-9)
+
+
+def at(work: StageWork, ways) -> StageWork:
+    return replace(work, sharding=work.sharding.at(ways), most_s=float("inf"))
+
+
+def recorded(method, works):
+    def bound(self, price, work, each_s, plain):
+        found = method(self, price, work, each_s, plain)
+        works.append((work, price.bound_s, found))
+        return found
+
+    return bound
+
+
+def test_a_branch_is_divided_until_none_is_better_than_the_known_answer():
+    # three kernels with two splits each cost 1 or 3; while a split is open, its kernel counts half
+    dims = {"a": ("x", "y"), "b": ("x", "y"), "c": ("x", "y")}
+    cost = {"x": 1.0, "y": 3.0}
+
+    def bound_s(chosen):
+        return sum(cost[d[0]] if len(d) == 1 else 0.5 for d in chosen.values())
+
+    assert least_of_branches(dims, ["a", "b", "c"], bound_s, 10.0) == 3.0
+    assert least_of_branches(dims, ["a"], bound_s, 10.0) == 2.0
+    assert least_of_branches(dims, ["a", "b", "c"], bound_s, 2.25) == 2.25

@@ -30,6 +30,7 @@ from meshwright.dataflow.answer import (
     parts_of_step,
 )
 from meshwright.dataflow.audited import plan_facts
+from meshwright.dataflow.branches import OpenDims, least_of_branches
 from meshwright.dataflow.energy import traffic
 from meshwright.dataflow.fusion.fuse import fused_stage_time
 from meshwright.dataflow.price import EXPOSED, NETWORK_ONLY, Residency, SplitTimes, TimeWeights
@@ -187,6 +188,7 @@ class DegreePricing:
         work = works[number]
         if is_final and self.stage_time is not None:
             price, work = self._refined(price, work, seconds, each_s, plain)
+            price = replace(price, bound_s=self._bound_of_branches(price, work, each_s, plain))
         sharding, send_s = work.sharding, 0.0
         if pp > 1:
             links = self.system.links(tp * dp, pp)
@@ -257,6 +259,33 @@ class DegreePricing:
                 if found is not None and found.time_s < price.time_s:
                     price, work, is_better = replace(found, bound_s=price.bound_s), other, True
         return price, work
+
+    def _bound_of_branches(
+        self, price: StagePrice, work: StageWork, each_s: float, plain: Sequence[SplitTables]
+    ) -> float:
+        """Return the bound of a stage with the splits of its largest kernels told apart [s]."""
+        stage, kernels = self.stage_time, self.graph.kernels
+        if stage is None or price.time_s <= price.bound_s * (1.0 + PROVEN):
+            return price.bound_s
+        least = [float(costs.min()) for costs in plain[0].costs]
+        order = sorted(range(len(kernels)), key=lambda kernel: -least[kernel])
+
+        def bound_s(dims: OpenDims) -> float:
+            """Return the larger one of the least mean, and of fusion where that is below."""
+            alone = choose_for_largest(
+                [tables.over(dims) for tables in plain], self.system.usable_bytes,
+                uses_program=False,
+            )  # fmt: skip
+            if not alone:
+                return inf
+            mean_s = work.layers * alone[0].lower_bound
+            if mean_s >= price.time_s:
+                return mean_s
+            return max(mean_s, stage.bound_s(work, dims, price.time_s))
+
+        names = [kernels[number].name for number in order]
+        dims = plain[0].open_dims
+        return least_of_branches(dims, names, bound_s, price.time_s, price.bound_s)
 
     def _stage(
         self, work: StageWork, seconds: SplitTimes, each_s: float, plain: Sequence[SplitTables]

@@ -17,13 +17,13 @@ layout that is stated, or in any, whichever is the cheapest beside those of its 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, gap_of
+from meshwright.base.arrays import FloatArray, IntArray, gap_of
 from meshwright.dataflow.layouts import (
     Exit,
     KernelSplit,
@@ -118,8 +118,19 @@ class SplitTables:
     def within(self, limit_bytes: float) -> SplitTables | None:
         """Return the splits that fit a memory by themselves; None where a kernel has none."""
         kept = [np.flatnonzero(held <= limit_bytes) for held in self.held_bytes]
-        if not all(len(splits) for splits in kept):
-            return None
+        return self._only(kept) if all(len(splits) for splits in kept) else None
+
+    def over(self, dims: Mapping[str, Collection[str | None]]) -> SplitTables:
+        """Return the splits over some dims of each kernel."""
+        return self._only(
+            [
+                np.flatnonzero([split.dim in dims[kernel.name] for split in splits])
+                for kernel, splits in zip(self.graph.kernels, self.splits, strict=True)
+            ]
+        )
+
+    def _only(self, kept: Sequence[IntArray]) -> SplitTables:
+        """Return some splits of each kernel, by number."""
         return replace(
             self,
             splits=tuple(
@@ -135,6 +146,14 @@ class SplitTables:
                 for (a, b), pair in self.pair_costs.items()
             },
         )
+
+    @property
+    def open_dims(self) -> dict[str, tuple[str | None, ...]]:
+        """Dims over which each kernel may be split."""
+        return {
+            kernel.name: tuple(dict.fromkeys(split.dim for split in splits))
+            for kernel, splits in zip(self.graph.kernels, self.splits, strict=True)
+        }
 
     @cached_property
     def demands(self) -> tuple[Demand, ...]:

@@ -22,6 +22,7 @@ from functools import cached_property
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
+from meshwright.dataflow.branches import OpenDims
 from meshwright.dataflow.ideals import as_bits, members, order_ideals
 from meshwright.dataflow.layouts import KernelSplit, TensorLayout, closed_layouts
 from meshwright.dataflow.price import SplitTimes
@@ -447,6 +448,9 @@ class StageTime:
 
     price: Callable[[StageWork], StagePrice | None]
     """Function that prices the work of a stage; None where it does not fit."""
+    bound_s: Callable[[StageWork, OpenDims, float], float]
+    """Function from work, the dims over which each kernel may be split, and the seconds of a known
+    price, to seconds that none of these splits undercuts, collectives apart [s]."""
     compute_s: Callable[[SplitTimes], Sequence[FloatArray]]
     """Function that returns the least computation of each split of each kernel [s]."""
 

@@ -113,7 +113,9 @@ def test_a_stage_may_be_priced_by_others():
         asked.append(work)
         return None if work.tp == 1 else StagePrice(1.0 / work.tp, 0.5 / work.tp)
 
-    found = inference(stage_time=StageTime(stage_time, lambda seconds: seconds.compute_s))
+    found = inference(
+        stage_time=StageTime(stage_time, lambda *_: 0.0, lambda seconds: seconds.compute_s)
+    )
     assert found.best.degrees == (8, 1, 1)
     assert found.best.stage_s == 1 / 8
     assert found.refused == {"memory of a chip": 4}
@@ -123,12 +125,13 @@ def test_a_stage_may_be_priced_by_others():
     assert sum(eight.network_s.values()) == pytest.approx(changed)
 
 
-def test_fused_stages_count_the_network_in_their_bound():
+@pytest.mark.parametrize(
+    ("system", "most"), [("8xSN10", 0.05), pytest.param("16xSN40L", 0.06, marks=pytest.mark.slow)]
+)
+def test_fused_stages_count_the_network_in_their_bound(system, most):
     """On links of 4 GB/s sums of tensors take longer than products."""
-    graph = load_graph("gpt3-175b-layer")
-    for system, most in (("8xSN10", 0.11), ("16xSN40L", 0.06)):
-        plans = plan_dataflow(graph, calibrated_system(system))
-        assert 0.0 < plans.gap < most
+    plans = plan_dataflow(load_graph("gpt3-175b-layer"), calibrated_system(system))
+    assert 0.0 < plans.gap < most
 
 
 def test_a_graph_that_stands_once_is_cut_into_stages():

@@ -64,6 +64,9 @@ class FusedPartition(Brief):
     """Traffic between DRAM and chip, weights apart."""
     weight_parts: int
     """Parts in which the weights of a kernel that is alone pass through the SRAM."""
+    tile: int
+    tiled: str
+    """The dim that passes in tiles."""
 
     @property
     def busy_s(self) -> float:
@@ -190,8 +193,9 @@ class FusionAnswer(Shown):
     pp: int
     """Stages over which repetitions are spread."""
     tile: int
+    """Length of a tile of the longest partition."""
     tiled: str
-    """The dim that passes in tiles."""
+    """The dim that passes in its tiles."""
     tiled_dims: tuple[str, ...]
     """Dims with tiles that were tried."""
     pass_name: Literal["sequence", "pass"]

@@ -31,6 +31,7 @@ from meshwright.dataflow.fusion.lattice import (
 from meshwright.dataflow.fusion.price import (
     PartitionPrices,
     bound_s,
+    in_best_tiles,
     least_of_larger,
     price_partitions,
 )
@@ -73,7 +74,9 @@ def fewer_kernels(problem: FusionProblem) -> FewerKernels:
     rest, lattice = found
     kept = np.setdiff1d(np.arange(problem.num_kernels), leaving[:most])
     prices = least_prices(problem, rest, kept, lattice.sets)
-    return FewerKernels(rest, kept, lattice.of_sets(prices.fits), prices.rows(prices.fits))
+    chosen = np.isin(np.arange(lattice.num_sets), prices.number)
+    prices = replace(prices, number=np.cumsum(chosen)[prices.number] - 1)
+    return FewerKernels(rest, kept, lattice.of_sets(chosen), prices)
 
 
 def _kept(problem: FusionProblem, left_out: Sequence[int]) -> tuple[FusionProblem, Lattice]:
@@ -89,17 +92,20 @@ def least_prices(
     """Return prices that no partition of the whole undercuts, for sets of the kept kernels.
 
     Those of the rest; and where a set fits, those of the set together with the kernels between its
-    own.
+    own. A set has an entry for each tile that no other one beats.
     """
-    found = price_partitions(rest, sets)
-    rows = np.flatnonzero(found.fits)
-    after, members = all_needs(problem.needs).astype(np.float32), sets[rows].astype(np.float32)
+    after = all_needs(problem.needs).astype(np.float32)
+    members = sets.astype(np.float32)
     whole = (members @ after[kept] > 0.0) & (members @ after[:, kept].T > 0.0)
-    whole[:, kept] = sets[rows]
-    fits, compute = found.fits.copy(), found.compute_s.copy()
-    fits[rows], together = least_of_larger(problem, whole)
-    compute[rows] = np.maximum(compute[rows], together)
-    return replace(found, fits=fits, compute_s=compute)
+    whole[:, kept] = sets
+    found = []
+    for tile, rest_tile in zip(problem.tiles, rest.tiles, strict=True):
+        prices = price_partitions(rest_tile, sets)
+        rows = np.flatnonzero(prices.fits)
+        prices.fits[rows], together = least_of_larger(tile, whole[rows])
+        prices.compute_s[rows] = np.maximum(prices.compute_s[rows], together)
+        found.append(prices)
+    return in_best_tiles(found)
 
 
 LEAST_SHARE = 1e-4
@@ -185,6 +191,7 @@ def without(problem: FusionProblem, left_out: Sequence[int]) -> FusionProblem:
         network_s=problem.network_s[kept],
         waits=problem.waits[np.ix_(kept, kept)],
         tensors=_columns(tensors, number),
+        other_tiles=tuple(without(tile, left_out) for tile in problem.other_tiles),
     )
 
 

@@ -16,21 +16,30 @@ from meshwright.base.arrays import FloatArray, gap_of
 from meshwright.base.errors import InfeasibleError
 from meshwright.base.units import format_seconds
 from meshwright.dataflow.audited import fusion_facts
+from meshwright.dataflow.branches import OpenDims
 from meshwright.dataflow.fusion.answer import (
     Fusion,
     FusionAnswer,
     FusionCounts,
     PlacedPartition,
 )
-from meshwright.dataflow.fusion.cores import grid_of, tileable_dims
+from meshwright.dataflow.fusion.cores import CoreGrid, grid_of
 from meshwright.dataflow.fusion.places import placed
 from meshwright.dataflow.fusion.price import bound_s
-from meshwright.dataflow.fusion.problem import OWN, DeviceShare, FusionProblem, fusion_problem
+from meshwright.dataflow.fusion.problem import (
+    OWN,
+    DeviceShare,
+    FusionProblem,
+    Rules,
+    fusion_problem,
+    in_their_tiles,
+)
 from meshwright.dataflow.fusion.question import (
     FusionQuestion,
     Objective,
     check_question,
     tiles_of,
+    tilings,
 )
 from meshwright.dataflow.fusion.search import (
     KnownLattices,
@@ -51,6 +60,7 @@ from meshwright.dataflow.fusion.splits import (
 from meshwright.dataflow.price import SplitTimes
 from meshwright.dataflow.roofline import CalibratedSystem
 from meshwright.dataflow.stages import StagePrice, StageTime, StageWork
+from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.op import Phase
 from meshwright.sharding.space import divisors
 from meshwright.spec.workload import BYTES_OF
@@ -97,24 +107,25 @@ def fuse_graph(
         entries = [replace(question, tp=tp, pp=pp) for tp, pp in divided if pp <= repeats]
     for entry in entries:
         check_question(entry)
-    is_open = question.tile is None and question.rules is OWN
-    dims = tileable_dims(question.graph) if is_open else (question.graph.tiled,)
-    graphs = [replace(question.graph, tiled=dim) for dim in dims]
-    entries = [replace(entry, graph=graph) for entry in entries for graph in graphs]
     cases = [
-        _TileCase(entry, tile, splits, keeps)
+        _Case(entry, splits, keeps)
         for entry in entries
         for splits in [splits_for(entry)]
-        for tile in (tiles_of(entry.graph) if entry.tile is None else [entry.tile])
         for keeps in _may_keep(entry)
     ]
-    tried = [(case, split) for case in cases for split in case.splits.likely]
-    candidates = [WeightedProblem(case.problem(split), case.weight) for case, split in tried]
-    choice = best_of(candidates, progress, until_s)
-    case, split = tried[choice.number]
+    tried = [
+        (case, split, problem)
+        for case in cases
+        for split in case.splits.likely
+        for problem in case.problems(split)
+    ]
+    choice = best_of(
+        [WeightedProblem(problem, case.weight) for case, _, problem in tried], progress, until_s
+    )
+    case, split, _ = tried[choice.number]
     ring, gap = case.splits.ring, case.splits.gap
     if ring is not None:
-        split, fusion = _refined(ring, split, choice.fusion, case.problem, until_s)
+        split, fusion = _refined(ring, split, choice.fusion, case.problems, until_s)
         seconds = fusion.time_s * case.weight
         least_s = min(choice.bound_s, seconds)
         choice = replace(choice, fusion=fusion, weighted_s=seconds, bound_s=least_s)
@@ -124,16 +135,23 @@ def fuse_graph(
     sets = fusion.problem.sets_of(
         [[one.name for one in part.kernels] for part in fusion.partitions]
     )
+    tiles = [(part.tiled, part.tile) for part in fusion.partitions]
     alone, stream = (
-        fusion if objective == asked.objective else evaluate(case.under(objective, split), sets)
+        fusion
+        if objective == asked.objective
+        else evaluate(
+            fusion.problem.under(objective == "latency", _send_s(asked, objective)), sets, tiles
+        )
         for objective in OBJECTIVES
     )
+    longest = max(fusion.partitions, key=lambda part: part.time_s)
     rate = 1.0 / (stream.time_s * asked.repeats)
     places = placed(fusion)
     answer = FusionAnswer(
         graph=graph.name, chip=asked.target.name, rate_of=asked.target.dtype,
         kernel_by_kernel=asked.runs_by_kernel, tp=asked.tp, pp=asked.pp,
-        tile=case.tile, tiled=graph.tiled, tiled_dims=dims,
+        tile=longest.tile, tiled=longest.tiled,
+        tiled_dims=tuple(dict.fromkeys(tile.tiled for tile in fusion.problem.tiles)),
         pass_name="sequence" if graph.tiled == "tokens" and "batch" not in graph.sizes else "pass",
         num_kernels=len(graph.kernels), repeats=asked.repeats, micro_batch=fusion.micro_batch,
         objective=asked.objective, num_passes=asked.num_passes,
@@ -190,16 +208,15 @@ def _warnings(asked: FusionQuestion, places: Sequence[PlacedPartition]) -> Itera
 def problem_of(question: FusionQuestion, tile: int) -> FusionProblem:
     """Return the problem of one chip for one tile, under the first of the likely splits."""
     check_question(question)
-    case = _TileCase(question, tile, splits_for(question))
-    return case.problem(case.splits.likely[0])
+    case = _Case(replace(question, tile=tile), splits_for(question))
+    return case.problems(case.splits.likely[0])[0]
 
 
 @dataclass(frozen=True)
-class _TileCase:
-    """One question with one tile: its problem for each split of the kernels."""
+class _Case:
+    """One question: its problems for each split of the kernels."""
 
     question: FusionQuestion
-    tile: int
     splits: SplitCandidates
     keeps_weights: bool = False
 
@@ -209,29 +226,23 @@ class _TileCase:
         asked = self.question
         return float(asked.graph.repeats if asked.objective == "latency" else asked.repeats)
 
-    def under(self, objective: Objective, split: GraphSplit) -> FusionProblem:
-        """Return the problem under another objective."""
-        question = replace(self.question, objective=objective)
-        return replace(self, question=question).problem(split)
-
-    def problem(self, split: GraphSplit) -> FusionProblem:
-        """Return the problem of one chip where kernels are split in some way."""
-        return self._problem(replace(self._share, splits=split.dims, network_s=split.network_s))
+    def problems(self, split: GraphSplit) -> list[FusionProblem]:
+        """Return the problems of one chip where kernels are split in some way."""
+        return self._problems(replace(self._share, splits=split.dims, network_s=split.network_s))
 
     @property
-    def relaxed(self) -> FusionProblem:
-        """The problem that relaxes the problems of all splits."""
+    def relaxed(self) -> list[FusionProblem]:
+        """Problems that relax those of all splits."""
         ring = self.splits.ring
-        return self._problem(replace(self._share, open_splits=ring.open_dims if ring else {}))
+        return self._problems(replace(self._share, open_splits=ring.open_dims if ring else {}))
 
     @property
     def _share(self) -> DeviceShare:
         asked = self.question
         return DeviceShare(
             tp=asked.tp,
-            tile=self.tile,
             repeats=float(asked.repeats),
-            send_s=_send_s(asked),
+            send_s=_send_s(asked, asked.objective),
             micro_batches=() if asked.micro_batch is None else (asked.micro_batch,),
             runs_by_kernel=asked.runs_by_kernel,
             keeps_weights=self.keeps_weights,
@@ -240,20 +251,34 @@ class _TileCase:
             num_stages=asked.pp,
         )
 
-    def _problem(self, share: DeviceShare) -> FusionProblem:
+    def _problems(self, share: DeviceShare) -> list[FusionProblem]:
         asked = self.question
-        return fusion_problem(asked.graph, asked.target.grid, share, asked.rules)
+        if asked.rules.has_one_tile:
+            tiles = tiles_of(asked.graph) if asked.tile is None else [asked.tile]
+            tried = [(asked.graph, tile) for tile in tiles]
+        else:
+            tried = tilings(asked.graph, asked.tile)
+        return _in_tiles(tried, asked.target.grid, share, asked.rules)
 
 
-def _least_s(cases: Sequence[_TileCase], known_s: float, until_s: float) -> float:
+def _in_tiles(
+    tried: Sequence[tuple[DataflowGraph, int]], grid: CoreGrid, share: DeviceShare, rules: Rules
+) -> list[FusionProblem]:
+    """Return problems whose partitions have one of some tiles each, or one tile as rules say."""
+    problems = [
+        fusion_problem(graph, grid, replace(share, tile=tile), rules) for graph, tile in tried
+    ]
+    return problems if rules.has_one_tile else in_their_tiles(problems)
+
+
+def _least_s(cases: Sequence[_Case], known_s: float, until_s: float) -> float:
     """Return weighted seconds that no split of any case undercuts, up to those that are known.
 
     They are those of closed form for cases that come after the time ``until_s``.
     """
     known: KnownLattices = {}
     least = known_s
-    for case in cases:
-        relaxed = case.relaxed
+    for case, relaxed in [(one, problem) for one in cases for problem in one.relaxed]:
         bound = max(case.splits.least_s, bound_s(relaxed))
         if case.weight * bound < known_s and monotonic() < until_s:
             orders = None
@@ -268,7 +293,7 @@ def _least_s(cases: Sequence[_TileCase], known_s: float, until_s: float) -> floa
     return least
 
 
-def _send_s(question: FusionQuestion) -> float:
+def _send_s(question: FusionQuestion, objective: Objective) -> float:
     """Return the seconds in which the largest tensor between repetitions reaches the next stage.
 
     For the latency those of all stages, spread over the repetitions.
@@ -281,7 +306,7 @@ def _send_s(question: FusionQuestion) -> float:
         for kernel in graph.kernels
         if kernel.name in graph.outputs and kernel.phase is not Phase.WEIGHT_GRADIENT
     ]
-    often = (question.pp - 1) / graph.repeats if question.objective == "latency" else 1.0
+    often = (question.pp - 1) / graph.repeats if objective == "latency" else 1.0
     return often * max(handed, default=0.0) / link
 
 
@@ -289,7 +314,7 @@ def _refined(
     ring: ChipRing,
     split: GraphSplit,
     fusion: Fusion,
-    problem: Callable[[GraphSplit], FusionProblem],
+    problems: Callable[[GraphSplit], list[FusionProblem]],
     until_s: float,
 ) -> tuple[GraphSplit, Fusion]:
     """Return a split, and its fusion, that no other split of a single kernel makes faster.
@@ -298,8 +323,8 @@ def _refined(
     ----------
     split, fusion
         Where the search starts; of a large graph they are returned as they are.
-    problem
-        Function from a split to its fusion problem.
+    problems
+        Function from a split to its fusion problems.
     """
     if fusion.counts.num_steps > MOST_STEPS:
         return split, fusion
@@ -307,8 +332,7 @@ def _refined(
     is_better = True
     while is_better:
         is_better = False
-        for other in list(_neighbours(ring, split)):
-            asked = problem(other)
+        for other, asked in ((n, p) for n in _neighbours(ring, split) for p in problems(n)):
             if bound_s(asked) >= fusion.time_s or monotonic() >= until_s:
                 continue
             try:
@@ -336,12 +360,20 @@ def _neighbours(ring: ChipRing, split: GraphSplit) -> Iterator[GraphSplit]:
                 yield GraphSplit({**split.dims, name: other.dim}, network.costs_by_kernel(changed))
 
 
-def _least_fused_s(relaxed: Sequence[FusionProblem], lattices: KnownLattices) -> float:
-    """Return seconds that no fusion of some problems undercuts; small graphs are fused for it."""
+def _least_fused_s(
+    relaxed: Sequence[FusionProblem], lattices: KnownLattices, known_s: float = inf
+) -> float:
+    """Return seconds that no fusion of some problems undercuts.
+
+    Small graphs are fused for it where closed form is below the seconds of a known answer.
+    """
     least_s = inf
     for problem in sorted(relaxed, key=bound_s):
         bound = bound_s(problem)
         if bound >= least_s:
+            break
+        if bound >= known_s:
+            least_s = bound
             break
         try:
             orders = orders_of(problem, lattices)
@@ -372,10 +404,7 @@ def fused_stage_time(system: CalibratedSystem) -> StageTime | None:
         passes = work.num_passes
         sizes = sorted({*(1 << n for n in range(passes.bit_length())), passes})
         share = replace(split, tp=work.tp, repeats=float(work.layers), micro_batches=tuple(sizes))
-        return [
-            fusion_problem(work.graph, grid, replace(share, tile=tile))
-            for tile in tiles_of(work.graph)
-        ]
+        return _in_tiles(tilings(work.graph), grid, share, OWN)
 
     def price(work: StageWork) -> StagePrice | None:
         """Return the price of a stage; a stage that was priced before is looked up."""
@@ -389,12 +418,7 @@ def fused_stage_time(system: CalibratedSystem) -> StageTime | None:
     def priced(work: StageWork, split: DeviceShare) -> StagePrice | None:
         key = (id(work.graph), work.tp, work.layers, work.num_passes)
         if key not in bounds:
-            open_dims = {
-                kernel.name: tuple(dict.fromkeys(split.dim for split in splits))
-                for kernel, splits in zip(work.graph.kernels, work.network.splits, strict=True)
-            }
-            relaxed = problems(work, DeviceShare(open_splits=open_dims))
-            bounds[key] = work.layers * _least_fused_s(relaxed, lattices)
+            bounds[key] = bound_of(work, work.network.open_dims, inf)
         useful = [p for p in problems(work, split) if work.layers * bound_s(p) < work.most_s]
         if not useful:
             return StagePrice(inf, bounds[key])
@@ -404,7 +428,11 @@ def fused_stage_time(system: CalibratedSystem) -> StageTime | None:
             return None
         return StagePrice(work.layers * choice.fusion.time_s, bounds[key])
 
+    def bound_of(work: StageWork, open_dims: OpenDims, known_s: float) -> float:
+        relaxed = problems(work, DeviceShare(open_splits=open_dims))
+        return work.layers * _least_fused_s(relaxed, lattices, known_s / work.layers)
+
     def compute_s(seconds: SplitTimes) -> list[FloatArray]:
         return cores_s(seconds.graph, grid, seconds.degree, seconds.splits)
 
-    return StageTime(price, compute_s)
+    return StageTime(price, bound_of, compute_s)

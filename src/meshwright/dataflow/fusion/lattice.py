@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -86,7 +86,7 @@ def alike_branches(problem: FusionProblem) -> Branches:
 
 
 Reader = tuple[int, tuple[float, ...]]
-"""A kernel, and its buffers inside and from outside, and 1 where it waits for all tiles."""
+"""A kernel, its buffers inside and from outside, and 1 where it waits for all tiles: by tile."""
 
 
 class _Tensor(NamedTuple):
@@ -94,7 +94,7 @@ class _Tensor(NamedTuple):
 
     writer: int
     readers: frozenset[Reader]
-    sizes: tuple[float, float]
+    sizes: tuple[float, ...]
 
     def moved(self, to: Mapping[int, int]) -> _Tensor:
         """Return the tensor after kernels have changed places."""
@@ -108,20 +108,23 @@ def _facts(problem: FusionProblem, kernel: int) -> tuple[object, ...]:
         problem.held_bytes, problem.setup_bytes, problem.looked_up_bytes, problem.network_s,
         problem.phase,
     )  # fmt: skip
-    cores, cycles = problem.choices[kernel]
-    return (cores.tobytes(), cycles.tobytes(), *(float(column[kernel]) for column in columns))
+    shapes = (part.tobytes() for tile in problem.tiles for part in tile.choices[kernel])
+    return (*shapes, *(float(column[kernel]) for column in columns))
 
 
 def _tensor_rows(problem: FusionProblem) -> list[_Tensor]:
     """Return all tensors."""
     tensors = problem.tensors
-    waits = np.pad(problem.waits, ((0, 1), (0, 1)))[tensors.readers, tensors.writer[:, None]]
-    columns = (tensors.readers, tensors.inside_bytes, tensors.read_bytes, waits)
+    columns: list[NDArray[Any]] = [tensors.readers]
+    for tile in problem.tiles:
+        waits = np.pad(tile.waits, ((0, 1), (0, 1)))[tensors.readers, tensors.writer[:, None]]
+        columns += [tile.tensors.inside_bytes, tile.tensors.read_bytes, waits]
     ends: list[frozenset[Reader]] = [
         frozenset({(int(reader), tuple(map(float, rest))) for reader, *rest in row})
         for row in np.stack(columns, axis=2)
     ]
-    sizes = zip(tensors.sequence_bytes.tolist(), tensors.written_bytes.tolist(), strict=True)
+    written = (tile.tensors.written_bytes.tolist() for tile in problem.tiles)
+    sizes = zip(tensors.sequence_bytes.tolist(), *written, strict=True)
     rows = zip(tensors.writer.tolist(), ends, sizes, strict=True)
     return [_Tensor(writer, readers, size) for writer, readers, size in rows]
 
@@ -314,6 +317,24 @@ class Lattice:
         """Return the kernels that a step runs, shape (kernels,)."""
         found: BoolArray = self.ideals[self.target[step]] & ~self.ideals[self.source[step]]
         return found
+
+    def in_tiles(self, number: IntArray) -> Lattice:
+        """Return the lattice with a step for each price of the set that it runs.
+
+        Parameters
+        ----------
+        number
+            The set of each price. The partition of a step is then the index of a price.
+        """
+        order = np.argsort(number, kind="stable")
+        times = np.bincount(number, minlength=self.num_sets)
+        first, often = np.cumsum(times) - times, times[self.partition]
+        step = np.repeat(np.arange(len(self.partition)), often)
+        place = np.arange(len(step)) - np.repeat(np.cumsum(often) - often, often)
+        return replace(
+            self, source=self.source[step], target=self.target[step],
+            partition=order[first[self.partition[step]] + place],
+        )  # fmt: skip
 
     def of_sets(self, chosen: BoolArray) -> Lattice:
         """Return the lattice of the steps that run some of the sets."""

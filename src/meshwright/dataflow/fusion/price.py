@@ -51,6 +51,10 @@ class PartitionPrices:
     """Bytes of tensors that never leave the chip."""
     weight_parts: FloatArray
     """Parts in which the weights come; more than 1 only for a kernel that is alone."""
+    number: IntArray
+    """Number of the set."""
+    tile: IntArray
+    """Number of its tile, among those of the problem."""
 
     @property
     def busy_s(self) -> FloatArray:
@@ -90,10 +94,10 @@ class PartitionPrices:
         """Return entries for more sets: these at some places; others do not fit and are endless."""
         columns: dict[str, Any] = {}
         for name, column in self._columns.items():
-            nothing = False if name == "fits" else np.inf
+            nothing = np.inf if column.dtype.kind == "f" else 0
             columns[name] = np.full(len(places), nothing, column.dtype)
             columns[name][places] = column
-        return replace(self, **columns)
+        return replace(self, **{**columns, "number": np.arange(len(places))})
 
     @classmethod
     def joined(cls, prices: Sequence[PartitionPrices]) -> PartitionPrices:
@@ -191,20 +195,51 @@ def price_partitions(problem: FusionProblem, sets: BoolArray) -> PartitionPrices
 def price_windows(
     problem: FusionProblem, windows: Sequence[tuple[int, BoolArray]]
 ) -> PartitionPrices:
-    """Return the price of all sets of several windows: a first kernel, and sets from there on.
+    """Return the prices of all sets of several windows: a first kernel, and sets from there on.
 
-    Windows with equal kernels and the same sets are priced once.
+    A set has an entry for each tile in which it fits and that no other tile of it beats. Windows
+    with equal kernels and the same sets are priced once.
     """
     known: dict[tuple[object, ...], PartitionPrices] = {}
-    found = []
+    found, before = [], 0
     for first, sets in windows:
         whole = sets.shape[1] == problem.num_kernels
         here = problem if whole else problem.within(first, first + sets.shape[1])
         key = (id(sets), here.columns_key)
         if key not in known:
-            known[key] = price_partitions(here, sets)
-        found.append(known[key])
+            known[key] = price_tiles(here, sets)
+        found.append(replace(known[key], number=before + known[key].number))
+        before += len(sets)
     return PartitionPrices.joined(found)
+
+
+def price_tiles(problem: FusionProblem, sets: BoolArray) -> PartitionPrices:
+    """Return the prices of each set in each tile in which it fits and that no other one beats."""
+    return in_best_tiles([price_partitions(tile, sets) for tile in problem.tiles])
+
+
+def in_best_tiles(priced: Sequence[PartitionPrices]) -> PartitionPrices:
+    """Return the prices of sets that fit, of the same sets in each tile, that no other tile beats.
+
+    A tile beats another one that runs, fills and uses the DRAM no shorter, and needs no less SRAM.
+    """
+    columns = [
+        np.stack([one.rounds * one.busy_s, one.fill_s, one.dram_s, one.sram_bytes])
+        for one in priced
+    ]
+    kept = [one.fits.copy() for one in priced]
+    for number, ours in enumerate(columns):
+        for other, theirs in enumerate(columns):
+            if other != number:
+                rows = np.flatnonzero(kept[number] & kept[other])
+                beaten = np.all(theirs[:, rows] <= ours[:, rows], axis=0)
+                kept[number][rows[beaten]] = False
+    return PartitionPrices.joined(
+        [
+            replace(prices.rows(rows), tile=np.full(int(rows.sum()), number))
+            for number, (prices, rows) in enumerate(zip(priced, kept, strict=True))
+        ]
+    )
 
 
 def _may_fit(problem: FusionProblem, sets: BoolArray) -> BoolArray:
@@ -270,6 +305,8 @@ def _priced(problem: FusionProblem, sets: BoolArray) -> PartitionPrices:
         crossing_bytes=flows.read_bytes + flows.written_bytes,
         inside_bytes=flows.inside_bytes,
         weight_parts=parts,
+        number=np.arange(len(sets)),
+        tile=np.zeros(len(sets), np.int64),
     )
 
 
@@ -390,15 +427,18 @@ class KernelBounds:
 
 
 def kernel_bounds(problem: FusionProblem) -> KernelBounds:
-    """Return the shares of all kernels: least cores x cycles, forced DRAM traffic, network."""
-    grid = problem.grid
+    """Return the shares of all kernels: least cores x cycles, forced DRAM traffic, network.
+
+    Each kernel has the tile in which it takes the least.
+    """
+    grid, tiles = problem.grid, problem.tiles
     is_alone = problem.held_bytes > max(grid.sram_bytes, 0.0)
-    alone = np.zeros(problem.num_kernels)
-    alone[is_alone] = price_partitions(
-        problem, np.eye(problem.num_kernels, dtype=bool)[is_alone]
-    ).busy_s
-    area = np.array([float((cores * cycles).min()) for cores, cycles in problem.choices])
-    cores_s = area * problem.num_tiles / (grid.num_cores * grid.frequency_hz)
+    alone, singles = np.zeros(problem.num_kernels), np.eye(problem.num_kernels, dtype=bool)
+    if is_alone.any():
+        priced = [price_partitions(tile, singles[is_alone]).busy_s for tile in tiles]
+        alone[is_alone] = np.min(priced, axis=0)
+    area = np.min([tile.core_cycles for tile in tiles], axis=0)
+    cores_s = area / (grid.num_cores * grid.frequency_hz)
     dram_s = _forced_bytes(problem, is_alone) / grid.dram_bytes_per_s
     resources = np.stack([cores_s, dram_s, problem.network_s], axis=1)
     resources[is_alone] = 0.0

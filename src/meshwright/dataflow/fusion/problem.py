@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray, ceil_div
 from meshwright.dataflow.fusion.cores import (
@@ -55,6 +57,9 @@ class Rules:
     uses_all_lanes: bool
     """Results of an elementwise kernel lie on lanes in any order, and sums are cut over lanes; else
     a tile passes them column by column."""
+    has_one_tile: bool
+    """All partitions have one tile, and the last one of a sequence counts as a whole one; else each
+    has its own."""
     split: Callable[[DataflowGraph, int, float], SplitOfRules] | None = None
     """Split of a graph over a number of chips with links of such a rate; None: the likely ones of
     least means."""
@@ -63,6 +68,7 @@ class Rules:
 OWN = Rules(
     writes_once=True, counts_ends=True, holds_reads=True, frees_tensors=True,
     counts_fill=True, rereads=True, loads_ahead=True, most_sequences=64, uses_all_lanes=True,
+    has_one_tile=False,
 )  # fmt: skip
 """Rules with every cost of a running chip."""
 
@@ -190,6 +196,28 @@ class FusionProblem:
     for_latency: bool = False
     num_passes: int | None = None
     num_stages: int = 1
+    tile: int = 0
+    tiled: str = ""
+    """The dim that passes in tiles."""
+    other_tiles: tuple[FusionProblem, ...] = ()
+    """Problems of the same kernels in other tiles; each partition has one tile of all these."""
+
+    @property
+    def tiles(self) -> tuple[FusionProblem, ...]:
+        """The problem in each tile that a partition may have, its own first."""
+        return replace(self, other_tiles=()), *self.other_tiles
+
+    def under(self, for_latency: bool, send_s: float) -> FusionProblem:
+        """Return the problem under another objective."""
+        others = tuple(one.under(for_latency, send_s) for one in self.other_tiles)
+        return replace(self, for_latency=for_latency, send_s=send_s, other_tiles=others)
+
+    @property
+    def core_cycles(self) -> FloatArray:
+        """Least cores times cycles of each kernel for a sequence, in this tile."""
+        area = [float((cores * cycles).min()) for cores, cycles in self.choices]
+        found: FloatArray = self.num_tiles * np.array(area)
+        return found
 
     @property
     def tensors_in_sram(self) -> bool:
@@ -266,17 +294,32 @@ class FusionProblem:
             network_s=self.network_s[inside],
             tensors=self.tensors.within(first, last),
             waits=self.waits[inside, inside],
+            other_tiles=tuple(one.within(first, last) for one in self.other_tiles),
         )
 
-    @cached_property
+    @property
     def columns_key(self) -> tuple[object, ...]:
         """A value that problems with equal kernels and tensors share."""
-        tensors = (getattr(self.tensors, entry.name) for entry in fields(Tensors))
+        tensors, others = self.tensors, (one.columns_key for one in self.other_tiles)
+        columns = (self.waits, tensors.inside_bytes, tensors.written_bytes, tensors.read_bytes)
+        return (
+            self.shared_key,
+            self.num_tiles,
+            tuple(map(id, self.choices)),
+            _key_of(columns),
+            *others,
+        )
+
+    @property
+    def shared_key(self) -> tuple[object, ...]:
+        """A value that problems share which differ in their tiles alone."""
+        tensors = self.tensors
         columns = (
             self.reads, self.phase, self.held_bytes, self.setup_bytes, self.looked_up_bytes,
-            self.network_s, self.waits, *tensors,
+            self.network_s, tensors.writer, tensors.readers, tensors.sequence_bytes,
         )  # fmt: skip
-        return (tuple(map(id, self.choices)), *((c.shape, c.tobytes()) for c in columns))
+        limits = self.grid, self.spare_dram_bytes, self.weight_bytes, self.resident_bytes
+        return *limits, _key_of(columns)
 
     @cached_property
     def needs(self) -> BoolArray:
@@ -307,16 +350,43 @@ class FusionProblem:
         return self.grid.weight_byte_s(min(far, self.weight_bytes), max(self.weight_bytes, 1.0))
 
 
+def _key_of(columns: Iterable[NDArray[Any]]) -> tuple[object, ...]:
+    """Return a value that equal columns share."""
+    return tuple((column.shape, column.tobytes()) for column in columns)
+
+
+MOST_TILES = 32
+"""Most tiles from which a partition chooses its own."""
+
+
+def in_their_tiles(problems: Iterable[FusionProblem]) -> list[FusionProblem]:
+    """Return problems whose partitions have one of several tiles each.
+
+    Those of one problem hold equal sums: where a dim that passes in tiles is summed over, the sums
+    wait in the SRAM.
+    """
+    alike = defaultdict[tuple[object, ...], list[FusionProblem]](list)
+    for problem in problems:
+        alike[problem.shared_key].append(problem)
+    return [
+        replace(first, other_tiles=tuple(others))
+        for group in alike.values()
+        for start in range(0, len(group), MOST_TILES)
+        for first, *others in [group[start : start + MOST_TILES]]
+    ]
+
+
 def fusion_problem(
     graph: DataflowGraph, grid: CoreGrid, share: DeviceShare, rules: Rules = OWN
 ) -> FusionProblem:
     """Return the fusion problem of one device of a group of ``share.tp``."""
     tiles, passing, one_tile = _one_tile(graph, share)
     padded = {**one_tile, **{dim: parts * one_tile[dim] for dim, parts in passing.items()}}
-    device = _Device(
-        graph, tuple(share.sizes(kernel, padded) for kernel in graph.kernels), tiles,
-        frozenset(passing),
-    )  # fmt: skip
+    whole, in_tiles = (
+        tuple(share.sizes(kernel, sizes) for kernel in graph.kernels)
+        for sizes in (padded if rules.has_one_tile else graph.sizes, padded)
+    )
+    device = _Device(graph, whole, in_tiles, tiles, frozenset(passing))
     shapes = [
         tuple(
             tile_shape(
@@ -387,6 +457,8 @@ def fusion_problem(
         for_latency=share.for_latency,
         num_passes=share.num_passes,
         num_stages=share.num_stages,
+        tile=share.tile,
+        tiled=graph.tiled,
     )
 
 
@@ -468,8 +540,10 @@ class _Device:
 
     graph: DataflowGraph
     sizes: Sequence[Sequence[Mapping[str, int]]]
-    """Sizes of the dims on the device for each kernel and each way to split it, the tiled dim for a
-    sequence. Of several ways the least counts."""
+    """Sizes of the dims on the device for each kernel and each way to split it, for a sequence. Of
+    several ways the least counts."""
+    padded: Sequence[Sequence[Mapping[str, int]]]
+    """These sizes, where those that pass in tiles are rounded up to whole tiles."""
     num_tiles: int
     passing: frozenset[str]
     """Dims that pass in tiles."""
@@ -493,7 +567,10 @@ class _Device:
     def size(self, number: int, dims: Dims, word_bytes: float) -> _Size:
         """Return the bytes of a tensor of these dims, as the kernel of a number sees it."""
         whole = word_bytes * self.least_elements(number, dims)
-        return _Size(whole, whole / self.num_tiles if self.passes(dims) else whole)
+        if not self.passes(dims):
+            return _Size(whole, whole)
+        padded = min(num_elements(dims, sizes) for sizes in self.padded[number])
+        return _Size(whole, word_bytes * padded / self.num_tiles)
 
     def is_summed_over_tiles(self, kernel: Kernel) -> bool:
         """Return whether a kernel sums over all tiles for the outside: a weight gradient."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, prod
 from typing import Literal
 
@@ -10,7 +10,7 @@ from meshwright.base.errors import Fault, SpecError
 from meshwright.base.records import Brief
 from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.systems import load_chip, load_system
-from meshwright.dataflow.fusion.cores import CoreGrid, grid_of
+from meshwright.dataflow.fusion.cores import CoreGrid, grid_of, tileable_dims
 from meshwright.dataflow.fusion.problem import OWN, Rules
 from meshwright.dataflow.roofline import dtype_of_product
 from meshwright.graph.kernels.graph import DataflowGraph
@@ -114,6 +114,17 @@ def check_question(question: FusionQuestion) -> None:
         faults.append(Fault("--micro-batch", message, f"at most {question.num_passes}"))
     if faults:
         raise SpecError(faults)
+
+
+def tilings(graph: DataflowGraph, tile: int | None = None) -> list[tuple[DataflowGraph, int]]:
+    """Return the tiles from which partitions choose: of each dim that may pass so, a graph of it.
+
+    A tile that is given is of the dim that the graph states.
+    """
+    if tile is not None:
+        return [(graph, tile)]
+    graphs = [replace(graph, tiled=dim) for dim in tileable_dims(graph)]
+    return [(of_dim, size) for of_dim in graphs for size in tiles_of(of_dim)]
 
 
 def tiles_of(graph: DataflowGraph) -> list[int]:

@@ -5,7 +5,7 @@ Of many problems, such as all tiles and degrees, the best one is found by prunin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from time import monotonic
@@ -46,6 +46,8 @@ KnownLattices = dict[tuple[object, ...], Lattice | None]
 """Lattices by the limits that they follow from; None for a wide graph."""
 
 
+Tile = tuple[str, int]
+"""A dim, and the length of a tile of it."""
 SAME = 1e-12
 """Relative tolerance by which the same bytes, summed in another order, may exceed a memory."""
 
@@ -156,8 +158,19 @@ def _looked_beyond(
     return replace(found, bound_s=min(max(beyond.bound_s, least_s), found.time_s))
 
 
-def evaluate(problem: FusionProblem, sets: BoolArray) -> Fusion:
-    """Return the result of given partitions, shape (partitions, kernels), in the order of time.
+def evaluate(
+    problem: FusionProblem, sets: BoolArray, tiles: Sequence[Tile] | None = None
+) -> Fusion:
+    """Return the result of given partitions.
+
+    Parameters
+    ----------
+    problem
+        Their problem.
+    sets
+        Shape (partitions, kernels), in the order of time.
+    tiles
+        Their tiles; None: the best.
 
     Raises
     ------
@@ -168,7 +181,17 @@ def evaluate(problem: FusionProblem, sets: BoolArray) -> Fusion:
         When a partition does not fit, or DRAM holds not one sequence.
     """
     _check_partitions(problem, sets)
-    return _best([_solve(problem, chain_of(sets))], problem)
+    prices = None
+    if tiles is not None:
+        numbers = {(tile.tiled, tile.tile): place for place, tile in enumerate(problem.tiles)}
+        taken = [numbers[tile] for tile in tiles]
+        every = [price_partitions(tile, sets) for tile in problem.tiles]
+        rows = [
+            replace(every[tile].rows(np.array([place])), tile=np.array([tile]))
+            for place, tile in enumerate(taken)
+        ]
+        prices = PartitionPrices.joined(rows)
+    return _best([_solve(problem, chain_of(sets), prices)], problem)
 
 
 def _check_partitions(problem: FusionProblem, sets: BoolArray) -> None:
@@ -215,6 +238,8 @@ def _solve(
     """Return the best partitions of a lattice; None where none fit."""
     if prices is None:
         prices = price_windows(problem, lattice.windows)
+    num_steps = len(lattice.source)
+    lattice = lattice.in_tiles(prices.number)
     best: _Found | None = None
     num_pairs = 0
     alive = _alive_bytes(problem, lattice, prices) if problem.rules.loads_ahead else None
@@ -228,7 +253,7 @@ def _solve(
         best = best if found is None else found
     if best is None:
         return None
-    counts = SearchCounts(len(lattice.ideals), len(lattice.source), lattice.num_sets, num_pairs)
+    counts = SearchCounts(len(lattice.ideals), num_steps, lattice.num_sets, num_pairs)
     taken = prices.rows(lattice.partition[list(best.steps)])
     exposed_s, _ = _walked(problem, taken, best.micro_batch, best.weight_byte_s)
     return Fusion(
@@ -419,8 +444,8 @@ def _partition(
 ) -> FusedPartition:  # fmt: skip
     """Return one priced set as a partition of a result, which waits for weights for some time."""
     kernels, size = np.flatnonzero(members).tolist(), found.micro_batch
-    cycles = prices.tile_cycles[row : row + 1]
-    needed = [cores_needed(problem.choices[k], cycles, problem.grid.num_cores) for k in kernels]
+    cycles, tile = prices.tile_cycles[row : row + 1], problem.tiles[prices.tile[row]]
+    needed = [cores_needed(tile.choices[k], cycles, problem.grid.num_cores) for k in kernels]
     stored_s, run_s = float(prices.stored_s[row]) / size, float(prices.run_s(size)[row])
     return FusedPartition(
         kernels=tuple(
@@ -439,6 +464,8 @@ def _partition(
         held_bytes=float(problem.held_bytes[kernels].sum()),
         moved_bytes=float(prices.moved_bytes[row]),
         weight_parts=int(prices.weight_parts[row]),
+        tile=tile.tile,
+        tiled=tile.tiled,
     )
 
 
@@ -451,11 +478,12 @@ def why_nothing_fits(problem: FusionProblem) -> str:
             f"the chip has no DRAM: all weights stay in its SRAM of {room}, and their share is "
             f"{held}: more chips hold less each"
         )
-    alone = price_partitions(problem, np.eye(problem.num_kernels, dtype=bool))
-    sram = problem.grid.sram_bytes
+    singles = np.eye(problem.num_kernels, dtype=bool)
+    alone = [price_partitions(tile, singles) for tile in problem.tiles]
+    sram, needed = problem.grid.sram_bytes, np.min([one.sram_bytes for one in alone], axis=0)
     too_large = [
-        f"{problem.names[kernel]} needs {format_bytes(float(alone.sram_bytes[kernel]))} alone"
-        for kernel in np.flatnonzero(~alone.fits).tolist()
+        f"{problem.names[kernel]} needs {format_bytes(float(needed[kernel]))} alone"
+        for kernel in np.flatnonzero(~np.any([one.fits for one in alone], axis=0)).tolist()
     ]
     if too_large:
         listed = ", ".join(too_large[:4]) + (", ..." if len(too_large) > 4 else "")

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.dataflow.fusion.cores import CoreGrid
+from meshwright.dataflow.fusion.cores import CoreGrid, tileable_dims
 from meshwright.dataflow.fusion.problem import DeviceShare, least_work_s
 from meshwright.dataflow.fusion.question import FusionQuestion
 from meshwright.dataflow.layouts import KernelSplit, local_sizes, splits_of
@@ -169,16 +169,18 @@ def cores_s(
 ) -> list[FloatArray]:
     """Return the least seconds of all cores for each split of each kernel.
 
-    Those of one tile as long as all: shorter tiles fill arrays no better.
+    Those of one tile as long as all, of the best dim: shorter tiles fill arrays no better.
     """
+    graphs = [replace(graph, tiled=dim) for dim in tileable_dims(graph)]
     columns = []
     for number in range(max(map(len, splits))):
         dims = {
             kernel.name: listed[min(number, len(listed) - 1)].dim
             for kernel, listed in zip(graph.kernels, splits, strict=True)
         }
-        share = DeviceShare(tp=degree, splits=dims, tile=graph.sizes[graph.tiled])
-        columns.append(least_work_s(graph, grid, share))
+        shares = (DeviceShare(tp=degree, splits=dims, tile=g.sizes[g.tiled]) for g in graphs)
+        work = [least_work_s(g, grid, share) for g, share in zip(graphs, shares, strict=True)]
+        columns.append(np.min(work, axis=0))
     rows = np.stack(columns, axis=1)
     return [row[: len(listed)] for row, listed in zip(rows, splits, strict=True)]
 

@@ -61,15 +61,25 @@ def _tiles(answer: FusionAnswer) -> Iterator[Tile]:
                f"share of the time of a {one}", "time", label="time",
                part=_whole(answer))  # fmt: skip
     rows: list[tuple[Cell, ...]] = [
-        (number, part.time_s, words(part.limit), part.sram_bytes, part.moved_bytes, _kernels(part))
+        (
+            number,
+            part.time_s,
+            words(part.limit),
+            part.sram_bytes,
+            part.moved_bytes,
+            f"{part.tile} {part.tiled}",
+            _kernels(part),
+        )
         for number, part in enumerate(partitions[:MOST_PARTITIONS], start=1)
     ]
     left = len(partitions) - MOST_PARTITIONS
-    rows += [("...", None, f"{left} more", None, None, "")] if left > 0 else []
+    rows += [("...", None, f"{left} more", None, None, "", "")] if left > 0 else []
     yield Tile(
         "What runs together?", counted(len(partitions), "partition"),
         f"of {counted(answer.num_kernels, 'kernel')}", "partitions", label="parts", spare=2,
-        part=Table(("", "time [s]", "limit", "SRAM [bytes]", "moved [bytes]", "kernels"), rows),
+        part=Table(
+            ("", "time [s]", "limit", "SRAM [bytes]", "moved [bytes]", "tile", "kernels"), rows
+        ),
     )  # fmt: skip
 
 
@@ -86,7 +96,19 @@ def question_line(answer: FusionAnswer) -> str:
     how += " for latency" if answer.objective == "latency" else ""
     return (
         f"{answer.graph} on {answer.chip}, {how}: tp {answer.tp}, pp {answer.pp}, "
-        f"tiles of {answer.tile} {answer.tiled}"
+        f"tiles of {_tile_lengths(answer)}"
+    )
+
+
+def _tile_lengths(answer: FusionAnswer) -> str:
+    """Return the tiles of all partitions, from the shortest to the longest of each dim."""
+    lengths: dict[str, list[int]] = {}
+    for part in answer.partitions:
+        lengths.setdefault(part.tiled, []).append(part.tile)
+    ranges = ((dim, min(tiles), max(tiles)) for dim, tiles in lengths.items())
+    return " or ".join(
+        f"{low:,} {dim}" if low == high else f"{low:,} to {high:,} {dim}"
+        for dim, low, high in ranges
     )
 
 

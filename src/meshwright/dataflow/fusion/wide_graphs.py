@@ -15,7 +15,7 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
 from meshwright.dataflow.fusion.lattice import Limits, row_keys
-from meshwright.dataflow.fusion.price import KernelBounds, bound_s, kernel_bounds, price_partitions
+from meshwright.dataflow.fusion.price import KernelBounds, bound_s, kernel_bounds, price_tiles
 from meshwright.dataflow.fusion.problem import FusionProblem
 from meshwright.dataflow.ideals import TooWideError, larger_ideals, order_ideals
 
@@ -110,9 +110,11 @@ class _Paths:
     def _reach(self, source: IntArray, after: BoolArray, beyond: BoolArray) -> None:
         """Price partitions, and keep the least seconds of the ideals behind them."""
         _, first, number = np.unique(row_keys(beyond), return_index=True, return_inverse=True)
-        prices = price_partitions(self.problem, beyond[first])
+        prices = price_tiles(self.problem, beyond[first])
         size = self.problem.tried_micro_batches[0][1]
-        seconds = np.where(prices.fits, prices.spaced_s(size), np.inf)[number]
+        least = np.full(len(first), np.inf)
+        np.minimum.at(least, prices.number, prices.spaced_s(size))
+        seconds = least[number]
         reached = self.reached_s[source] + seconds
         same = self.limits.branches.canonical(after)
         target = self._order[np.searchsorted(self._keys, row_keys(same))]

@@ -155,6 +155,6 @@ def fewest_bytes(graph: DataflowGraph, degree: int, link: float) -> SplitOfRules
 DFMODEL = Rules(
     writes_once=False, counts_ends=False, holds_reads=False, frees_tensors=False,
     counts_fill=False, rereads=False, loads_ahead=False, most_sequences=65_536,
-    uses_all_lanes=False, split=fewest_bytes,
+    uses_all_lanes=False, has_one_tile=True, split=fewest_bytes,
 )  # fmt: skip
 """The rules of the public implementation of DFModel."""
