@@ -44,6 +44,14 @@ WORKSPACE_BYTES = {
 Source: PyTorch, CUDA semantics, cuBLAS workspaces: ``:4096:2:16:8``, on Hopper and Blackwell
 ``:4096:8``, which deterministic products need anywhere.
 """
+ENGINE_WORKSPACE_BYTES = {
+    **dict.fromkeys(("volta", "turing", "ampere", "ada"), 4.0 * MIB),
+    **dict.fromkeys(("hopper", "blackwell", "blackwell-gddr"), 32.0 * MIB + 1024.0),
+}
+"""Workspace of the products of Transformer Engine, one for both passes [bytes].
+
+Source: Transformer Engine 2, ``pytorch/module/base.py`` (``get_cublas_workspace_size_bytes``).
+"""
 HANDLES = 2.0
 """Handles of cuBLAS: one each of the threads of the forward and of the backward pass."""
 HOST_GRADIENT_BYTES = 4.0
@@ -1280,7 +1288,8 @@ def workspace_bytes(problem: Problem) -> float:
     of_handle = WORKSPACE_BYTES.get(family, 0.0)
     if problem.workload.software.deterministic and of_handle:
         of_handle = DETERMINISTIC_WORKSPACE_BYTES
-    return HANDLES * of_handle
+    engine = problem.workload.software.transformer_engine
+    return HANDLES * of_handle + engine * ENGINE_WORKSPACE_BYTES.get(family, 0.0)
 
 
 def step_memory(

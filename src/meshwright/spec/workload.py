@@ -426,6 +426,8 @@ class SoftwareStack(Declaration):
     keeps_cast_inputs: bool = False
     """Products of cast operands keep the cast input for the backward pass, not the wider one, as
     Transformer Engine does."""
+    transformer_engine: bool = False
+    """Products of layers are those of Transformer Engine, which has a workspace of its own."""
     keeps_gathered_inputs: bool = False
     """Products under sequence parallelism keep their gathered input for the backward pass;
     otherwise they keep their part of it and gather again, as Megatron does.

@@ -9,7 +9,11 @@ import meshwright as mw
 from meshwright.catalog.models import load_model, model_entry, read_config
 from meshwright.catalog.systems import chip_names, load_chip
 from meshwright.catalog.workloads import load_optimizer
-from meshwright.cost.memory import WORKSPACE_BYTES, workspace_bytes
+from meshwright.cost.memory import (
+    ENGINE_WORKSPACE_BYTES,
+    WORKSPACE_BYTES,
+    workspace_bytes,
+)
 from meshwright.cost.operator import partial_gradients_bytes
 from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.cost.pipeline import send_bytes
@@ -178,10 +182,18 @@ def test_libraries_of_products_have_a_workspace_for_each_direction(
     assert workspace_bytes(asked) == 2 * handle_mib * 2**20
 
 
+@pytest.mark.parametrize(
+    ("system", "engine_bytes"), [("8xA100", 4_194_304), ("8xH100", 33_555_456), ("8xMI300X", 0)]
+)
+def test_transformer_engine_has_a_workspace_of_its_own(system, engine_bytes):
+    plain, engine = (problem(system=system, transformer_engine=uses) for uses in (False, True))
+    assert workspace_bytes(engine) - workspace_bytes(plain) == engine_bytes
+
+
 def test_every_family_of_nvidia_has_a_workspace():
     chips = [load_chip(name) for name in chip_names()]
     families = {chip.family for chip in chips if chip.vendor == "NVIDIA"}
-    assert families == set(WORKSPACE_BYTES)
+    assert families == set(WORKSPACE_BYTES) == set(ENGINE_WORKSPACE_BYTES)
 
 
 @pytest.mark.parametrize(
