@@ -61,6 +61,23 @@ def test_a_rate_that_is_too_high_names_one_that_is_served():
     assert served(rate=0.99 * rate, tp=1).best.num_devices == 8
 
 
+def test_stated_workers_are_priced_nearer_to_their_saturation():
+    rate = 0.97 * served(rate=20, tp=1, dp=8).best.saturation_requests_per_s
+    with pytest.raises(InfeasibleError, match="95% of the saturation"):
+        served(rate=rate, tp=1)
+    assert served(rate=rate, tp=1, dp=8).best.load == pytest.approx(0.97)
+    with pytest.raises(InfeasibleError, match="99% of the saturation"):
+        served(rate=rate * 1.03, tp=1, dp=8)
+
+
+def test_answers_in_flight_obey_littles_law():
+    # 2.5 requests/s of a worker, each with an answer that grows for as long as it takes.
+    best = served(rate=5, tp=1, dp=2).best
+    growing_s = best.e2e.mean_s - best.ttft.mean_s
+    assert best.sequences_in_flight == pytest.approx(2.5 * growing_s, rel=1e-9)
+    assert growing_s == pytest.approx(127 * best.tpot.mean_s, rel=1e-6)
+
+
 def test_shared_prefixes_save_devices():
     alone = served(rate=60)
     shared = served(rate=60, shared_prefix=1008, num_prefixes=4)

@@ -50,6 +50,8 @@ from meshwright.spec.workload import Decode
 
 MOST_LOAD = 0.95
 """Highest share of the saturation at which a fleet is offered: beyond it queues hardly end."""
+MOST_STATED_LOAD = 0.99
+"""Highest share of the saturation at which a stated number of workers is priced."""
 SIMULATED = 2000
 """Requests whose times count in a simulation."""
 PROBED = 2000
@@ -64,6 +66,13 @@ class Asked:
     traffic: Traffic
     trace: Arrivals | None
     percentile: float
+    workers: int | None = None
+    """Number of workers that is stated; None: the fewest."""
+
+    @property
+    def most_load(self) -> float:
+        """Highest share of the saturation at which workers are priced [1]."""
+        return MOST_LOAD if self.workers is None else MOST_STATED_LOAD
 
     @cached_property
     def longest(self) -> int:
@@ -112,7 +121,7 @@ class Option:
     def steady(self, workers: int) -> Steady | None:
         """Return the steady state of one of some workers; None: above its saturation."""
         rate = self.asked.traffic.rate_per_s / workers
-        if rate > MOST_LOAD * self.saturation_per_s:
+        if rate > self.asked.most_load * self.saturation_per_s:
             return None
         rated = self.station
         if self.asked.traffic.turns > 1 or self.asked.traffic.num_prefixes > 1:
@@ -130,7 +139,7 @@ class Option:
         if self.saturation_per_s <= 0.0:
             return None
         rate = self.asked.traffic.rate_per_s
-        first = max(ceil(rate / (MOST_LOAD * self.saturation_per_s) - 1e-9), 1)
+        first = max(ceil(rate / (self.asked.most_load * self.saturation_per_s) - 1e-9), 1)
         return _least(first, most, self.keeps)
 
     def simulated(self, workers: int) -> Simulated:
@@ -231,7 +240,8 @@ class Simulated:
             ttft=self._times(self.ttft_s, steady.first_s, is_first_token=True),
             tpot=self._times(self.tpot_s, steady.step_s),
             e2e=self._times(self.e2e_s, steady.end_s),
-            sequences_in_flight=steady.in_flight,
+            # Little's law of the answers that were simulated
+            sequences_in_flight=rate / self.workers * float(np.mean(self.e2e_s - self.ttft_s)),
             cache_tokens=worker.cache_tokens,
             cache_hit_share=float(hits),
             evictions_per_request=sum(p.evictions for p in self.played) / number,
@@ -313,15 +323,9 @@ def options_of(asked: Asked, choices: Choices) -> Iterator[Option]:
         raise InfeasibleError(memory_shortfall(space, counts))
 
 
-def fewest(asked: Asked, choices: Choices, workers: int | None = None) -> list[Simulated]:
-    """Return the best fleet of each kind of worker that may be the best one, best first.
-
-    Parameters
-    ----------
-    workers
-        Number of workers that is given; None: the fewest.
-    """
-    alive = asked.problem.system.num_alive
+def fewest(asked: Asked, choices: Choices) -> list[Simulated]:
+    """Return the best fleet of each kind of worker that may be the best one, best first."""
+    workers, alive = asked.workers, asked.problem.system.num_alive
     bounds = []
     options = list(options_of(asked, choices))
     for option in options:
@@ -354,26 +358,26 @@ def fewest(asked: Asked, choices: Choices, workers: int | None = None) -> list[S
             found.append(done)
             fewest_devices = min(fewest_devices, done.num_devices)
     if not found:
-        raise InfeasibleError(_shortfall(asked, options, workers))
+        raise InfeasibleError(_shortfall(asked, options))
     return sorted(found, key=lambda done: (done.num_devices, float(done.e2e_s.mean())))
 
 
-def _shortfall(asked: Asked, options: Sequence[Option], workers: int | None) -> str:
+def _shortfall(asked: Asked, options: Sequence[Option]) -> str:
     """Return the rate that the devices serve, or the times that they reach."""
-    alive, rate = asked.problem.system.num_alive, asked.traffic.rate_per_s
+    workers, alive, rate = asked.workers, asked.problem.system.num_alive, asked.traffic.rate_per_s
 
     def number_of(option: Option) -> int:
         most = alive // option.worker.num_devices
         return most if workers is None else min(workers, most)
 
     best = max(options, key=lambda option: option.saturation_per_s * number_of(option))
-    served = MOST_LOAD * best.saturation_per_s * number_of(best)
+    served = asked.most_load * best.saturation_per_s * number_of(best)
     name = asked.problem.system.name
     if served < rate:
         return (
             f"{format_number(rate)} requests/s are more than {name} serves: at most "
             f"{format_number(served)} requests/s, with {number_of(best)} x tp"
-            f"{best.worker.strategy.tp:.0f} ({MOST_LOAD:.0%} of the saturation)"
+            f"{best.worker.strategy.tp:.0f} ({asked.most_load:.0%} of the saturation)"
         )
     first_s, token_s = asked.limits_s
     states = [
@@ -432,9 +436,9 @@ def serve_traffic(
     for system in systems:
         problem = serving_problem(model, system, workload, server, calibration, memory_share)
         runs = problem.server.model_copy(update=dict(server_options or {}))
-        asked = Asked(replace(problem, server=runs), traffic, trace, percentile)
+        asked = Asked(replace(problem, server=runs), traffic, trace, percentile, workers)  # type: ignore[arg-type]
         try:
-            found.append((asked, fewest(asked, Choices(choices), workers)))  # type: ignore[arg-type]
+            found.append((asked, fewest(asked, Choices(choices))))
         except InfeasibleError as error:
             refused.append(error)
     if not found:
