@@ -21,14 +21,15 @@ def test_chips_without_an_array_take_the_roofline():
 def test_a_chip_with_an_array_fuses_and_stays_above_the_work_at_its_peak():
     machine = calibrated_system("8xSN10")
     peak = grid_of(machine.spec.chip, 0.0).flops_per_s
-    found = plan_dataflow(SMALL, machine, num_passes=8, allowed={"tp": (2, 4), "dp": (1, 2)})
-    assert {plan.degrees for plan in found.plans} == {(2, 4, 1), (4, 2, 1), (2, 2, 2), (4, 1, 2)}
+    found = plan_dataflow(SMALL, machine, num_passes=8, allowed={"tp": (4,), "dp": (1, 2)})
+    assert {plan.degrees for plan in found.plans} == {(4, 2, 1), (4, 1, 2)}
     for plan in found.plans:
         least_s = SMALL.flops / 8 * plan.layers_per_stage / (plan.tp * peak)
         assert plan.stage_s >= least_s
     assert found.best.step_s >= found.lower_bound_s > 0.0
 
 
+@pytest.mark.slow
 def test_a_layer_on_eight_sn10_is_close_to_the_work_at_their_peak():
     """The published mapping reaches 85 % of the peak with its rules, where nothing has latency."""
     graph = gpt_layer(12288, 96, 128, 2048, repeats=96)
