@@ -154,7 +154,7 @@ def one_after_the_other_s(rounds: Sequence[str], busy_s: Sequence[FloatArray]) -
     return sum(float(busy.max(initial=0.0)) for busy in found.values())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class UnitLoad:
     """Link times of demands of one byte on default routes; messages of more bytes scale them."""
 
@@ -389,13 +389,8 @@ def _least_slowdown(
     load: AxisLoad, units: Sequence[UnitLoad], network: Network, paces: Paces
 ) -> float:
     """Return the slowdown of the streams of an axis, if nothing else used links."""
-    return least_slowdown(
-        [
-            (unit.by_pace(paces, network)[0][-1], sent.private_s)
-            for sent, unit in zip(load.messages, units, strict=True)
-            if sent.is_stream
-        ]
-    )
+    sent = {u: s.private_s for s, u in zip(load.messages, units, strict=True) if s.is_stream}
+    return least_slowdown([(u.by_pace(paces, network)[0][-1], s) for u, s in sent.items()])
 
 
 def least_slowdown(messages: Sequence[tuple[FloatArray, FloatArray]]) -> float:
@@ -446,7 +441,7 @@ class _PlayedPass:
             for sent, unit in zip(load.messages, units[load.axis], strict=True):
                 if sent.is_forward is is_forward:
                     parts.add(load.axis, sent, unit)
-        table = parts.table()
+        table = parts.known_table()
         compute_s, parts_private_s, starts_s, waits_s = table.seconds
         rest_s = max(0.0, one.compute_s - float(compute_s.sum()))
         background, num_flows = np.zeros(network.num_links), np.zeros(network.num_links)
@@ -528,6 +523,22 @@ class _Parts:
         key = sent.rounds or len(self._by_rounds)
         self._by_rounds.setdefault(key, []).append((axis, sent, unit))
 
+    def known_table(self) -> _Table:
+        """Return all parts; candidates with equal messages share them."""
+        rows = [
+            (number, axis, unit, sent.num_bytes, sent.since, sent.until, sent.beside_s)
+            for number, messages in enumerate(self._by_rounds.values())
+            for axis, sent, unit in messages
+        ]
+        key = (*rows, self._paces.share.tobytes(), self._paces.of_device.tobytes())
+        known = _TABLES.setdefault(self._network, {})
+        if key not in known:
+            table = self.table()
+            if len(known) * table.busy_s.size > MOST_NUMBERS:
+                known.clear()
+            known[key] = table
+        return known[key]
+
     def table(self) -> _Table:
         """Return all parts: sums over messages of the share of each that travels in a part."""
         rows = [part for messages in self._by_rounds.values() for part in self._cut(messages)]
@@ -583,6 +594,9 @@ class _Parts:
             yield compute_s * max(0.0, min(end, 1.0) - begin), travels
 
 
+_TABLES: WeakKeyDictionary[Network, dict[object, _Table]] = WeakKeyDictionary()
+MOST_NUMBERS = 4_000_000
+"""Numbers of tables of parts that are kept, about."""
 LEAST_SHARE = 1e-8
 """Share of a computation below which two ends are the same [1]."""
 

@@ -18,10 +18,10 @@ from meshwright.network.faults import SharedWork
 from meshwright.network.placement import Nesting, all_choices, stated_ranks
 from meshwright.search.exhaustive import Found
 from meshwright.sharding.space import axis_orders
-from meshwright.sharding.strategy import AXES, PlanOptions, Strategy, StreamForm, stack, take
+from meshwright.sharding.strategy import AXES, Strategy, StreamForm, stack, take
 from meshwright.topology.network import Network
 from meshwright.train.families import ROUNDING
-from meshwright.wafer.contention import RowGroups, least_slowdown, stream_loads
+from meshwright.wafer.contention import PROVEN, RowGroups, least_slowdown, stream_loads
 from meshwright.wafer.price import choice_network, paces_of, work_of
 
 NONE = np.zeros(0)
@@ -30,6 +30,8 @@ MOST_CHOICES = 4096
 MOST_ON_LARGE = 64
 """Most ways to lay a strategy that are tried on grids of more than ``MOST_DEVICES``."""
 
+STEPS = 8
+"""Steps between bounds of a slowdown of 1 and of 2."""
 MANY_WAYS = 131_072
 """Ways at once above which those of each pace have one bound first."""
 
@@ -130,7 +132,8 @@ class WayTables:
                     paces_of(ranks, work, self.physical),
                 )  # fmt: skip
                 found[row] = least_slowdown(loads)
-        return found
+        # Few different numbers: rows with equal ones share their price.
+        return np.maximum(1.0, np.floor(found * STEPS + PROVEN) / STEPS)
 
     def _bounds(self, found: Sequence[Found], tables: Sequence[_Table]) -> list[FloatArray]:
         """Return the least seconds of each candidate at each pace, wherever its axes lie."""
