@@ -269,8 +269,8 @@ def price_placed(
 ) -> list[PlacedPrice | None]:  # fmt: skip
     """Return the price of candidates, each laid in one way.
 
-    None where blocks do not fit the working part of the grid. All are priced at once. Below a cap on power each is slowed down by the energy of the links
-    that it crosses.
+    None where blocks do not fit the working part of the grid. All are priced at once.
+    Below a cap on power each is slowed down by the energy of the links that it crosses.
 
     Parameters
     ----------
