@@ -109,9 +109,9 @@ class WayTables:
         key = id(table), entry.found.plan_options.stream_form, is_near.tobytes()
         if key not in self._near:
             rows = np.flatnonzero(is_near[table.pace_of]).tolist()
-            choices = tuple(table.choices[row] for row in rows)
-            works = tuple(table.works[row] for row in rows)
-            self._near[key] = choices, works, self._slowdowns(entry.found, choices, works)
+            near = [table.choices[row] for row in rows]
+            split = [table.works[row] for row in rows]
+            self._near[key] = near, split, self._slowdowns(entry.found, near, split)
         choices, works, slowdown = self._near[key]
         return replace(entry, choices=choices, works=works, left_s=left_s, slowdown=slowdown)
 
