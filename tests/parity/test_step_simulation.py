@@ -10,7 +10,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from placed_problems import ROOM, grid_problem, grid_system, groups_of, placed, simulated, step_s
+from placed_problems import (
+    ROOM,
+    drawn,
+    grid_problem,
+    grid_system,
+    groups_of,
+    placed,
+    simulated,
+    step_s,
+)
 from small_problems import chip, model, problem
 
 from meshwright.base.arrays import number_at
@@ -242,6 +251,15 @@ def test_a_pipeline_takes_what_its_timeline_says(seed, schedule):
     times = blocking(forward_s, backward_s, send_s)
     expected = build_timeline(schedules[schedule], stages, 1, count, times)
     assert found == pytest.approx(expected.makespan_s, **EXACT)
+
+
+@pytest.mark.parametrize("seed", [68, 71])
+def test_chunks_without_layers_are_passed_through(seed):
+    """Of four layers in six chunks the last two have none, and only pass their input on."""
+    asked, plan_options, strategy = drawn(seed)
+    assert (asked.model.num_layers, strategy.pp * strategy.num_virtual_stages) == (4, 6)
+    price, step = simulated(asked, strategy, plan_options)
+    assert step.step_time_s == pytest.approx(price.time_s, rel=0.05)
 
 
 @pytest.mark.parametrize("seed", range(5))

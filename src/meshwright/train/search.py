@@ -14,6 +14,7 @@ from operator import attrgetter
 import numpy as np
 
 from meshwright.base.arrays import IntArray, Num, column, gap_of, joined, keep_freed_memory
+from meshwright.base.errors import InfeasibleError
 from meshwright.cost.energy import IDLE_ABOVE_CAP
 from meshwright.cost.problem import Problem
 from meshwright.graph.flops import step_flops
@@ -220,11 +221,25 @@ class _Run:
 
 
 def priced_families(space: SearchSpace, counts: Counts, *, keeps_all: bool = False) -> AllFamilies:
-    """Return the legal families of a space, priced; members that a rule refuses are counted."""
+    """Return the legal families of a space, priced; members that a rule refuses are counted.
+
+    Where rules refuse all that use the most devices, those on fewer ones.
+    """
     keep_freed_memory()
-    numbers = space.choices.of("num_devices", space.problem.device_numbers)
-    tables = _in_batches(degree_tables(space, numbers))
-    return families(space, tables, counts, keeps_all=keeps_all)
+    problem = space.problem
+    numbers = space.choices.of("num_devices", problem.device_numbers)
+    fewer = [
+        number
+        for number in problem.fewer_device_numbers
+        if number not in numbers and space.choices.keeps("num_devices", number)
+    ]
+    try:
+        tables = _in_batches(degree_tables(space, numbers))
+        return families(space, tables, counts, keeps_all=keeps_all)
+    except InfeasibleError:
+        if not (fewer and counts.refused):
+            raise
+    return families(space, _in_batches(degree_tables(space, fewer)), counts, keeps_all=keeps_all)
 
 
 def model_flops(problem: Problem) -> Num:
@@ -277,7 +292,9 @@ def fewer_devices(
         Most candidates of those numbers that are added.
     """
     problem, started = space.problem, time.perf_counter()
-    covered = space.choices.of("num_devices", problem.device_numbers)
+    covered = {*space.choices.of("num_devices", problem.device_numbers)}
+    for part in result.families.parts:
+        covered |= {*np.unique(part.strategy.num_devices).tolist()}
     numbers = [
         number
         for number in problem.fewer_device_numbers

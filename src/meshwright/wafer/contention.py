@@ -87,6 +87,8 @@ class Sending:
     """Seconds of these on a private link."""
     wait_s: float = 0.0
     """Seconds of the algorithm in which links are idle."""
+    is_stream: bool = False
+    """It travels piece by piece round the group."""
 
     @property
     def longest_s(self) -> float:
@@ -152,7 +154,7 @@ def one_after_the_other_s(rounds: Sequence[str], busy_s: Sequence[FloatArray]) -
     return sum(float(busy.max(initial=0.0)) for busy in found.values())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class UnitLoad:
     """Link times of demands of one byte on default routes; messages of more bytes scale them."""
 
@@ -357,7 +359,8 @@ def _slowdowns(
     ]
     for load in beside:
         if load.messages:
-            found[load.axis] = _slowdown_of(load.axis, played, own[load.axis])
+            least = _least_slowdown(load, units[load.axis], network, paces)
+            found[load.axis] = max(least, _slowdown_of(load.axis, played, own[load.axis]))
     private_s = sum(one.data_private_s * one.data_share for one in played)
     if private_s:
         shared_s = sum(one.data_s * one.data_share for one in played)
@@ -380,6 +383,30 @@ def _own_slowdown(load: AxisLoad, units: Sequence[UnitLoad]) -> float:
     busy = [u.busy_s * s.num_bytes for u, s in zip(units, load.messages, strict=True)]
     shared_s = one_after_the_other_s(load.rounds, busy)
     return max(1.0, (shared_s + waits_s) / (load.private_s + waits_s))
+
+
+def _least_slowdown(
+    load: AxisLoad, units: Sequence[UnitLoad], network: Network, paces: Paces
+) -> float:
+    """Return the slowdown of the streams of an axis, if nothing else used links."""
+    sent = {u: s.private_s for s, u in zip(load.messages, units, strict=True) if s.is_stream}
+    return least_slowdown([(u.by_pace(paces, network)[0][-1], s) for u, s in sent.items()])
+
+
+def least_slowdown(messages: Sequence[tuple[FloatArray, FloatArray]]) -> float:
+    """Return a bound of the slowdown of messages, whichever of them travel together, at least 1.
+
+    A link that is busy for at least s times as long as the longest pair of each message, private,
+    is so for all sums of them. Messages that keep one link busy for 4 s and 6 s, and take 2 s and
+    2 s on private links, are slowed down at least 2-fold.
+
+    Parameters
+    ----------
+    messages
+        Of each the busy time of each link, and the private time of each pair of members [s].
+    """
+    each = [busy / max(float(private.max(initial=0.0)), 1e-300) for busy, private in messages]
+    return max(1.0, float(np.min(each, axis=0).max(initial=0.0))) if each else 1.0
 
 
 @dataclass(frozen=True)
@@ -414,7 +441,7 @@ class _PlayedPass:
             for sent, unit in zip(load.messages, units[load.axis], strict=True):
                 if sent.is_forward is is_forward:
                     parts.add(load.axis, sent, unit)
-        table = parts.table()
+        table = parts.known_table()
         compute_s, parts_private_s, starts_s, waits_s = table.seconds
         rest_s = max(0.0, one.compute_s - float(compute_s.sum()))
         background, num_flows = np.zeros(network.num_links), np.zeros(network.num_links)
@@ -496,6 +523,22 @@ class _Parts:
         key = sent.rounds or len(self._by_rounds)
         self._by_rounds.setdefault(key, []).append((axis, sent, unit))
 
+    def known_table(self) -> _Table:
+        """Return all parts; candidates with equal messages share them."""
+        rows = [
+            (number, axis, unit, sent.num_bytes, sent.since, sent.until, sent.beside_s)
+            for number, messages in enumerate(self._by_rounds.values())
+            for axis, sent, unit in messages
+        ]
+        key = (*rows, self._paces.share.tobytes(), self._paces.of_device.tobytes())
+        known = _TABLES.setdefault(self._network, {})
+        if key not in known:
+            table = self.table()
+            if len(known) * table.busy_s.size > MOST_NUMBERS:
+                known.clear()
+            known[key] = table
+        return known[key]
+
     def table(self) -> _Table:
         """Return all parts: sums over messages of the share of each that travels in a part."""
         rows = [part for messages in self._by_rounds.values() for part in self._cut(messages)]
@@ -551,6 +594,9 @@ class _Parts:
             yield compute_s * max(0.0, min(end, 1.0) - begin), travels
 
 
+_TABLES: WeakKeyDictionary[Network, dict[object, _Table]] = WeakKeyDictionary()
+MOST_NUMBERS = 4_000_000
+"""Numbers of tables of parts that are kept, about."""
 LEAST_SHARE = 1e-8
 """Share of a computation below which two ends are the same [1]."""
 
@@ -645,7 +691,7 @@ def axis_loads(
                     _placed(pattern, axis, place), message.num_bytes * times, private_s,
                     message.rounds if in_rounds else kind, message.since, message.until,
                     message.beside_s * times if in_rounds else 0.0, is_forward,
-                    start_bytes, start_s, wait_s,
+                    start_bytes, start_s, wait_s, message.is_stream,
                 )
             )  # fmt: skip
             overlaps = overlaps or bool(message.overlaps)
@@ -763,6 +809,22 @@ def message_pattern(
         is_reversed = message.kind is CollectiveKind.REDUCE_SCATTER
         return stream_pattern(stream_of(plan_options, group), sizes, is_reversed=is_reversed)
     return collective_pattern(best_algorithm(message.kind, message.num_bytes, group), group)
+
+
+def stream_loads(
+    plan_options: PlanOptions, group: Group[float], ranks: Ranks, network: Network, paces: Paces
+) -> list[tuple[FloatArray, FloatArray]]:
+    """Return the busy time of links and pairs for a byte of a stream over tatp, and of its sums.
+
+    Of the slowest ranks, on default routes, and on private links [s].
+    """
+    sizes = tuple(round(span.size) for span in group.spans)
+    name, place = stream_of(plan_options, group), ranks.place("tatp")
+    found = []
+    for pattern in {stream_pattern(name, sizes, is_reversed=turned) for turned in (False, True)}:
+        unit = unit_load(network, _placed(pattern, "tatp", place))
+        found.append((unit.by_pace(paces, network)[0][-1], pair_s(pattern, group)))
+    return found
 
 
 def stream_of(plan_options: PlanOptions, group: Group[float]) -> str:

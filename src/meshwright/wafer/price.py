@@ -84,18 +84,20 @@ class PricedRow:
 class PlacedPrice:
     """A strategy on its devices: its price alone on its links, and with all others."""
 
+    problem: Problem
     plan_options: PlanOptions
     strategy: Strategy
     ranks: Ranks
-    alone: PricedRow
     together: PricedRow
     contention: Contention
     work: SharedWork
 
-    @property
+    @cached_property
     def closed_form(self) -> Priced:
         """The price on private links."""
-        return self.alone.price
+        option_sets, groups = [(self.plan_options, 1)], self.groups(self.problem)
+        ((_, priced),) = shared_out(self.problem, option_sets, groups, [self.work])
+        return priced
 
     @property
     def contended(self) -> Priced:
@@ -267,9 +269,8 @@ def price_placed(
 ) -> list[PlacedPrice | None]:  # fmt: skip
     """Return the price of candidates, each laid in one way.
 
-    None where blocks do not fit the working part of the grid. All are priced at once, on private
-    links and with contention. Below a cap on power each is slowed down by the energy of the links
-    that it crosses.
+    None where blocks do not fit the working part of the grid. All are priced at once.
+    Below a cap on power each is slowed down by the energy of the links that it crosses.
 
     Parameters
     ----------
@@ -311,22 +312,18 @@ def price_placed(
         paced, option_sets, network, places, stacked(of_each), physical, works,
         is_routed=is_routed,
     )  # fmt: skip
-    # Each way twice: on private links, and slowed down.
-    number = len(rows)
     axes = dict.fromkeys(axis for entry in shared for axis in entry.slowdown)
     slowdown, own = (
-        {axis: np.array([1.0] * number + [one.get(axis, 1.0) for one in each]) for axis in axes}
+        {axis: np.array([one.get(axis, 1.0) for one in each]) for axis in axes}
         for each in ([e.slowdown for e in shared], [e.own_slowdown for e in shared])
     )
-    both = take_rows(network, np.tile(np.arange(number), 2))
-    both = replace(both, slowdown=slowdown, own_slowdown=own)
-    prices = _rows_of(shared_out(problem, [(o, 1) for o in option_sets * 2], both, works * 2))
-    private, together = prices[:number], prices[number:]
-    for row, ranks, one, contended, links, work in zip(
-        rows, places, private, together, shared, works, strict=True
+    slowed = replace(network, slowdown=slowdown, own_slowdown=own)
+    together = _rows_of(shared_out(problem, [(o, 1) for o in option_sets], slowed, works))
+    for row, ranks, contended, links, work in zip(
+        rows, places, together, shared, works, strict=True
     ):
         plan_options, strategy, _ = ways[row]
-        price = PlacedPrice(plan_options, strategy, ranks, one, contended, links, work)
+        price = PlacedPrice(problem, plan_options, strategy, ranks, contended, links, work)
         if problem.system.is_power_capped:
             carried = step_links(problem, price, physical)
             (throttled_row,) = PricedRow.every(with_energy(problem, price, carried))

@@ -154,6 +154,8 @@ def laid(problem: Problem, entries: Sequence[Ways], *, must_fit: bool) -> list[L
     ends = np.cumsum(counts)
     if problem.is_unequal:
         works = [work for entry in entries for work in entry.works]
+        slowdown = {"tatp": np.concatenate([entry.slowdown for entry in entries])}
+        network = replace(network, slowdown=slowdown, own_slowdown=slowdown)
         prices = shared_out(problem, option_sets, network, works)
     else:
         prices = price_each(problem, option_sets, network)
@@ -281,6 +283,8 @@ class PlacementSearch:
         entries = self._tables.ways_of(found, self.limit_s)
         self._beyond_s = min([self._beyond_s, *(e.left_s for e in entries if not e.choices)])
         near = [entry for entry in entries if entry.choices]
+        kinds = [kind for kind in self.offloads if kind is not Offload.NONE]
+        offloaded: list[Found] = []
         for one in laid(self.problem, near, must_fit=self.must_fit):
             if one.choices:
                 heappush(self._queue, (one.next_s, len(self.laid)))
@@ -288,12 +292,12 @@ class PlacementSearch:
                 continue
             self.num_too_large += 1
             self._beyond_s = min(self._beyond_s, one.left_s)
-            if one.found.plan_options.offload is Offload.NONE:
-                kinds = [kind for kind in self.offloads if kind is not Offload.NONE]
-                option_sets = [replace(one.found.plan_options, offload=kind) for kind in kinds]
-                self._lay(
-                    [replace(one.found, plan_options=plan_options) for plan_options in option_sets]
-                )
+            plan_options = one.found.plan_options
+            if plan_options.offload is Offload.NONE:
+                option_sets = [replace(plan_options, offload=kind) for kind in kinds]
+                offloaded += [replace(one.found, plan_options=each) for each in option_sets]
+        if offloaded:
+            self._lay(offloaded)
 
     @property
     def _next_s(self) -> float:

@@ -728,7 +728,7 @@ def _runs(
     for number, layers in enumerate(dealt):
         chunk, stage = divmod(number, stages)
         of_stage = sum(map(len, dealt[stage::stages]))
-        for part in np.array_split(layers, min(num_runs, len(layers))):
+        for part in np.array_split(layers, max(1, min(num_runs, len(layers)))):
             for kind in np.unique(part).tolist():
                 count = float((part == kind).sum())
                 share = count / of_stage

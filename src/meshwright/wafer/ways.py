@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray, column
+from meshwright.base.errors import InfeasibleError
 from meshwright.cost.communication import OPEN
 from meshwright.cost.problem import MOST_DEVICES, Mapper, Problem
 from meshwright.cost.step import price_each
@@ -16,16 +18,20 @@ from meshwright.network.faults import SharedWork
 from meshwright.network.placement import Nesting, all_choices, stated_ranks
 from meshwright.search.exhaustive import Found
 from meshwright.sharding.space import axis_orders
-from meshwright.sharding.strategy import AXES, Strategy, stack, take
+from meshwright.sharding.strategy import AXES, Strategy, StreamForm, stack, take
 from meshwright.topology.network import Network
 from meshwright.train.families import ROUNDING
-from meshwright.wafer.price import work_of
+from meshwright.wafer.contention import PROVEN, RowGroups, least_slowdown, stream_loads
+from meshwright.wafer.price import choice_network, paces_of, work_of
 
+NONE = np.zeros(0)
 MOST_CHOICES = 4096
 """Most ways to lay a strategy that are tried; a bound holds for all others."""
 MOST_ON_LARGE = 64
 """Most ways to lay a strategy that are tried on grids of more than ``MOST_DEVICES``."""
 
+STEPS = 8
+"""Steps between bounds of a slowdown of 1 and of 2."""
 MANY_WAYS = 131_072
 """Ways at once above which those of each pace have one bound first."""
 
@@ -42,6 +48,9 @@ class Ways:
     """Least seconds of all ways that are not among them."""
     num_choices: int
     """All ways."""
+    slowdown: FloatArray
+    """Slowdown of the tensor streams in each way while nothing else uses links, at least; empty
+    where all devices are equal."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,10 @@ class WayTables:
     def __init__(self, problem: Problem, physical: Network) -> None:
         self.problem, self.physical = problem, physical
         self._tables: dict[tuple[int, float], _Table] = {}
-        self._near: dict[tuple[int, bytes], tuple[Sequence[Nesting], Sequence[SharedWork]]] = {}
+        self._near: dict[
+            tuple[int, StreamForm, bytes],
+            tuple[Sequence[Nesting], Sequence[SharedWork], FloatArray],
+        ] = {}
 
     def ways_of(self, found: Sequence[Found], within_s: float) -> list[Ways]:
         """Return the ways to lay each candidate; candidates without any are left out.
@@ -79,7 +91,7 @@ class WayTables:
             choices = choices_of(problem, one)
             left_s = one.time_s if len(choices) > most else np.inf
             if choices:
-                entries.append(Ways(one, choices[:most], (), left_s, len(choices)))
+                entries.append(Ways(one, choices[:most], (), left_s, len(choices), NONE))
         if not (problem.is_unequal and entries):
             return entries
         tables = [self._table(entry.found.strategy, entry.choices) for entry in entries]
@@ -94,15 +106,34 @@ class WayTables:
         """Return the ways of a candidate whose pace leaves it within a time."""
         is_near = bound_s < within_s
         left_s = min(entry.left_s, float(bound_s[~is_near].min(initial=np.inf)))
-        key = id(table), is_near.tobytes()
+        key = id(table), entry.found.plan_options.stream_form, is_near.tobytes()
         if key not in self._near:
             rows = np.flatnonzero(is_near[table.pace_of]).tolist()
-            self._near[key] = (
-                tuple(table.choices[row] for row in rows),
-                tuple(table.works[row] for row in rows),
-            )
-        choices, works = self._near[key]
-        return replace(entry, choices=choices, works=works, left_s=left_s)
+            near = [table.choices[row] for row in rows]
+            split = [table.works[row] for row in rows]
+            self._near[key] = near, split, self._slowdowns(entry.found, near, split)
+        choices, works, slowdown = self._near[key]
+        return replace(entry, choices=choices, works=works, left_s=left_s, slowdown=slowdown)
+
+    def _slowdowns(
+        self, one: Found, choices: Sequence[Nesting], works: Sequence[SharedWork]
+    ) -> FloatArray:
+        """Return the least slowdown of the tensor streams of a candidate in each way."""
+        found = np.ones(len(choices))
+        if one.strategy.tatp == 1 or not choices:
+            return found
+        groups = RowGroups(choice_network(self.problem, [(one.strategy, choices)]))
+        for row, (choice, work) in enumerate(zip(choices, works, strict=True)):
+            ranks = stated_ranks(self.physical, self.problem.grid_sides, choice)
+            assert ranks is not None
+            with suppress(InfeasibleError):  # no way around dead links: it is not priced either
+                loads = stream_loads(
+                    one.plan_options, groups.of("tatp", row), ranks, self.physical,
+                    paces_of(ranks, work, self.physical),
+                )  # fmt: skip
+                found[row] = least_slowdown(loads)
+        # Few different numbers: rows with equal ones share their price.
+        return np.maximum(1.0, np.floor(found * STEPS + PROVEN) / STEPS)
 
     def _bounds(self, found: Sequence[Found], tables: Sequence[_Table]) -> list[FloatArray]:
         """Return the least seconds of each candidate at each pace, wherever its axes lie."""

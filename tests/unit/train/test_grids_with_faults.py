@@ -149,6 +149,15 @@ SIX_BILLION = ("gpt3-6.7b", make_strategy(dp_shard=4, tatp=12, micro_batch_size=
 EIGHT_BILLION = ("llama3-8b", make_strategy(dp_shard=2, tatp=24, micro_batch_size=16), PLAIN)
 
 
+def test_fewer_devices_are_used_where_rules_refuse_all():
+    """Of ten dies dp is 5 or 10, and neither divides a batch of 8; on eight dies it is 4 or 8."""
+    on = wafer("2x5", dead_links=((7, 8),))
+    asked = training(on, sequence_length=64, global_batch_size=8)
+    best = plan(MODEL, on, asked, allowed=FEW, top=1).best
+    assert best.strategy.num_devices == 8
+    works_there(on, best)
+
+
 @pytest.mark.parametrize("case", sampled([
     (SIX_BILLION, {"dead_devices": (19,)}),
     (SIX_BILLION, {"dead_devices": (0,)}),

@@ -12,7 +12,15 @@ from meshwright.base.errors import InfeasibleError
 from meshwright.collectives.group import Group, Span
 from meshwright.network.placement import block_ranks
 from meshwright.network.traffic import collective_pattern
-from meshwright.wafer.contention import AxisLoad, Paces, Sending, StagePass, _placed, contention
+from meshwright.wafer.contention import (
+    AxisLoad,
+    Paces,
+    Sending,
+    StagePass,
+    _placed,
+    contention,
+    least_slowdown,
+)
 
 ON = {"overlaps": True}
 
@@ -41,6 +49,35 @@ def test_messages_of_one_axis_that_share_a_link_add():
     """0 -> 2 and 1 -> 2 on a line: the link 1 -> 2 carries both."""
     found = contention([load("dp", [(0, 2, 1.0), (1, 2, 1.0)])], grid(1, 3))
     assert found.slowdown == {"dp": 2.0}
+
+
+def test_the_least_slowdown_is_that_of_the_link_that_all_messages_share():
+    """Per private second one link is busy for 2 s and 3 s, another one for 4 s and 1 s: both
+    messages together keep the first one busy twice as long as they take, and no link longer."""
+    messages = [
+        (np.array([4.0, 8.0]), np.array([2.0, 1.0])),
+        (np.array([6.0, 2.0]), np.array([1.0, 2.0])),
+    ]
+    assert least_slowdown(messages) == 2.0
+    assert least_slowdown(messages[:1]) == 4.0
+    assert least_slowdown([]) == 1.0
+
+
+@given(st.lists(st.tuples(*[st.floats(0.0, 5.0)] * 3, st.floats(0.0, 1.0)), min_size=1, max_size=5))
+def test_no_sum_of_messages_is_slowed_down_less(rows):
+    table = np.array(rows)
+    busy, private, shares = table[:, :2], table[:, 2:3] + 0.1, table[:, 3]
+    least = least_slowdown(list(zip(busy, private, strict=True)))
+    shared_s, private_s = (shares @ busy).max(), (shares @ private).max()
+    assert max(shared_s, private_s) >= least * private_s * (1 - 1e-12)
+
+
+def test_streams_are_slowed_down_as_much_as_alone_on_their_links():
+    """Two sends of 1 s on one link of 3 s of computation: hidden, and yet slowed down twofold."""
+    rows = [(0, 2, 1.0), (1, 2, 1.0)]
+    streams = load("tatp", rows, rounds="op", beside_s=3.0, is_stream=True, **ON)
+    found = contention([streams], grid(1, 3), **beside(3.0))
+    assert found.slowdown == found.own_slowdown == {"tatp": 2.0}
 
 
 @pytest.mark.parametrize(("data_share", "slowdown"), [(1.0, 1.75), (0.5, 1.625)])
