@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -47,15 +47,18 @@ class Counts:
     dominated: int = 0
     """Plans with more offload than one that fits already: offload only slows them."""
 
+    def add(self, other: Counts) -> None:
+        """Take in the counts of another part of a space."""
+        for f in fields(Counts):
+            mine, its = getattr(self, f.name), getattr(other, f.name)
+            is_least = f.name.startswith("least_")
+            setattr(self, f.name, min(mine, its) if is_least else mine + its)
+
     def plus(self, other: Counts) -> Counts:
         """Return the counts of two parts of a space."""
-        least = ("least_device_bytes", "least_host_bytes")
-        return Counts(**{
-            f.name: min(getattr(self, f.name), getattr(other, f.name))
-            if f.name in least
-            else getattr(self, f.name) + getattr(other, f.name)
-            for f in fields(Counts)
-        })  # fmt: skip
+        found = replace(self)
+        found.add(other)
+        return found
 
     @property
     def total(self) -> int:

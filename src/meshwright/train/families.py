@@ -26,6 +26,7 @@ from meshwright.base.arrays import (
     larger,
     take_rows,
 )
+from meshwright.base.cluster import every_answer
 from meshwright.base.errors import InfeasibleError
 from meshwright.cost.bound import Layers, best_paces, layer_prices, pipeline_price
 from meshwright.cost.communication import (
@@ -356,15 +357,68 @@ def priced_parts(
     least_s, number = float(np.inf), 0
     try:
         for columns in tables:
-            for part in _families(space, columns, counts, within_s):
+            for part in _shared_out(space, columns, counts, within_s):
                 fits = part.least_memory_bytes <= capacity_bytes
                 least_s = float(part.bound_s[fits].min(initial=least_s))
                 number += len(part)
-                is_kept = keeps_all or number <= MOST_PRICES
+                is_kept = keeps_all or number <= MOST_PRICES or not len(part.priced)
                 parts.append(part if is_kept else _near(part, least_s, capacity_bytes))
     except KeyboardInterrupt:
         return tuple(parts), False
     return tuple(parts), True
+
+
+LEAST_ROWS = 2_048
+"""Rows of degrees that a worker takes at least: fewer take as long."""
+RUNS_OF_WORKER = 2
+"""Runs of rows that each worker takes of a table, about."""
+
+
+def _shared_out(
+    space: SearchSpace, columns: StrategyColumns, counts: Counts, within_s: float
+) -> Iterator[Families]:
+    """Yield the legal families of some degrees, in one order however many workers price them.
+
+    Each worker takes runs of rows with the time beyond which no family is wanted; its families come
+    back without prices.
+    """
+    number = space.cluster.num_workers
+    size = max(LEAST_ROWS, -(-len(columns.tp) // (RUNS_OF_WORKER * number)))
+    if number == 1 or len(columns.tp) <= size:
+        yield from _families(space, columns, counts, within_s)
+        return
+    asked = [(space.of_worker, take_rows(columns, slice(first, first + size)), within_s)
+             for first in range(0, len(columns.tp), size)]  # fmt: skip
+    by_options: dict[PlanOptions, list[Families]] = {
+        replace(chosen, axis_order=space.orders[0]): []
+        for layout in layout_option_sets(space)
+        for pipeline in pipelines_of(space, layout)
+        for chosen in _recomputes(space, pipeline)
+    }
+    for parts, counted in every_answer(space.cluster, _families_of_run, asked):
+        counts.add(counted)
+        for part in parts:
+            by_options[part.option_sets[0]].append(part)
+    for same in filter(None, by_options.values()):
+        option_set_of = np.concatenate([part.option_set_of for part in same])
+        by_order = np.argsort(option_set_of, kind="stable")
+        columns_of = {name: take_rows(joined([getattr(part, name) for part in same]), by_order)
+                      for name in _WITHOUT_PRICE}  # fmt: skip
+        yield replace(same[0], **columns_of)
+
+
+_WITHOUT_PRICE = ("option_set_of", "strategy", "num_members", "bound_s", "least_memory_bytes")
+"""Columns of families that hold all but their prices."""
+
+
+def _families_of_run(
+    asked: tuple[SearchSpace, StrategyColumns, float],
+) -> tuple[list[Families], Counts]:
+    """Return the legal families of a run of rows without prices, and the members refused."""
+    counts, nothing = Counts(), np.zeros(0, dtype=np.int64)
+    parts = [replace(part, priced=nothing, price=take_rows(part.price, nothing))
+             for part in _families(*asked[:2], counts, asked[2])]  # fmt: skip
+    return parts, counts
 
 
 def families(
