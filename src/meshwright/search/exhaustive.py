@@ -205,10 +205,11 @@ class BoundedSearch:
     def cover(self, rows: IntArray, *, prune: bool, progress: Progress | None) -> bool:
         """Go through families in order of their bounds; False after an interrupt.
 
-        The first ones set a limit beyond which no others are collected.
+        The first ones, then the first block, set a limit beyond which no others are collected.
         """
         try:
-            for part in (rows[:FIRST_ROWS], rows[FIRST_ROWS:]):
+            cuts = (FIRST_ROWS, FIRST_ROWS + BLOCK_ROWS)
+            for part in np.split(rows, cuts):
                 self.price(part, prune=prune, progress=progress)
         except KeyboardInterrupt:
             return False

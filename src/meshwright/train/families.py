@@ -174,11 +174,11 @@ NEAR = 3.0
 """Largest bound over the least of all families that fit, of families that are near [1]."""
 
 
-def _near(part: Families, least_s: float, capacity_bytes: float) -> Families:
-    """Return families with the prices of those alone that fit and are near the least bound."""
-    near = (part.bound_s <= NEAR * least_s) & (part.least_memory_bytes <= capacity_bytes)
-    rows = np.flatnonzero(near)
-    return replace(part, priced=rows, price=take_rows(part.price, rows))
+def _near(part: Families, most_s: float, capacity_bytes: float) -> Families:
+    """Return families with the prices of those alone that fit and have a small bound."""
+    near = (part.bound_s <= most_s) & (part.least_memory_bytes <= capacity_bytes)
+    kept = np.flatnonzero(near[part.priced])
+    return replace(part, priced=part.priced[kept], price=take_rows(part.price, kept))
 
 
 def _taken(space: SearchSpace, part: Families, rows: IntArray) -> Families:
@@ -357,68 +357,15 @@ def priced_parts(
     least_s, number = float(np.inf), 0
     try:
         for columns in tables:
-            for part in _shared_out(space, columns, counts, within_s):
+            for part in _families(space, columns, counts, within_s):
                 fits = part.least_memory_bytes <= capacity_bytes
                 least_s = float(part.bound_s[fits].min(initial=least_s))
                 number += len(part)
-                is_kept = keeps_all or number <= MOST_PRICES or not len(part.priced)
-                parts.append(part if is_kept else _near(part, least_s, capacity_bytes))
+                is_kept = keeps_all or number <= MOST_PRICES
+                parts.append(part if is_kept else _near(part, NEAR * least_s, capacity_bytes))
     except KeyboardInterrupt:
         return tuple(parts), False
     return tuple(parts), True
-
-
-LEAST_ROWS = 2_048
-"""Rows of degrees that a worker takes at least: fewer take as long."""
-RUNS_OF_WORKER = 2
-"""Runs of rows that each worker takes of a table, about."""
-
-
-def _shared_out(
-    space: SearchSpace, columns: StrategyColumns, counts: Counts, within_s: float
-) -> Iterator[Families]:
-    """Yield the legal families of some degrees, in one order however many workers price them.
-
-    Each worker takes runs of rows with the time beyond which no family is wanted; its families come
-    back without prices.
-    """
-    number = space.cluster.num_workers
-    size = max(LEAST_ROWS, -(-len(columns.tp) // (RUNS_OF_WORKER * number)))
-    if number == 1 or len(columns.tp) <= size:
-        yield from _families(space, columns, counts, within_s)
-        return
-    asked = [(space.of_worker, take_rows(columns, slice(first, first + size)), within_s)
-             for first in range(0, len(columns.tp), size)]  # fmt: skip
-    by_options: dict[PlanOptions, list[Families]] = {
-        replace(chosen, axis_order=space.orders[0]): []
-        for layout in layout_option_sets(space)
-        for pipeline in pipelines_of(space, layout)
-        for chosen in _recomputes(space, pipeline)
-    }
-    for parts, counted in every_answer(space.cluster, _families_of_run, asked):
-        counts.add(counted)
-        for part in parts:
-            by_options[part.option_sets[0]].append(part)
-    for same in filter(None, by_options.values()):
-        option_set_of = np.concatenate([part.option_set_of for part in same])
-        by_order = np.argsort(option_set_of, kind="stable")
-        columns_of = {name: take_rows(joined([getattr(part, name) for part in same]), by_order)
-                      for name in _WITHOUT_PRICE}  # fmt: skip
-        yield replace(same[0], **columns_of)
-
-
-_WITHOUT_PRICE = ("option_set_of", "strategy", "num_members", "bound_s", "least_memory_bytes")
-"""Columns of families that hold all but their prices."""
-
-
-def _families_of_run(
-    asked: tuple[SearchSpace, StrategyColumns, float],
-) -> tuple[list[Families], Counts]:
-    """Return the legal families of a run of rows without prices, and the members refused."""
-    counts, nothing = Counts(), np.zeros(0, dtype=np.int64)
-    parts = [replace(part, priced=nothing, price=take_rows(part.price, nothing))
-             for part in _families(*asked[:2], counts, asked[2])]  # fmt: skip
-    return parts, counts
 
 
 def families(
@@ -470,14 +417,79 @@ def _families(
     table = _Rows(
         columns, orders_of(space, columns).T, whole + legal * sharded, regrouped * sharded
     )
-    for layout in layout_option_sets(space):
-        rows = take_rows(table, rows_of_layout(space, columns, layout))
-        parts = []
-        for plan_options in pipelines_of(space, layout):
-            chosen = take_rows(rows, rows_of_schedule(rows.strategy, plan_options.schedule))
-            if len(chosen):
-                parts.append((plan_options, _legal_rows(space, plan_options, chosen, counts)))
-        yield from _priced(space, layout, [(o, r) for o, r in parts if len(r)], counts, within_s)
+    number, layouts = space.cluster.num_workers, list(layout_option_sets(space))
+    rows_of = [np.flatnonzero(rows_of_layout(space, columns, layout)) for layout in layouts]
+    if number == 1 or len(table) < LEAST_ROWS:
+        for layout, rows in zip(layouts, rows_of, strict=True):
+            yield from _of_layout(space, layout, take_rows(table, rows), counts, within_s)
+        return
+    num_runs = -(-RUNS_OF_WORKER * number // len(layouts))
+    asked = [(space.of_worker, layout, take_rows(table, run), within_s)
+             for layout, rows in zip(layouts, rows_of, strict=True)
+             for run in np.array_split(rows, num_runs)]  # fmt: skip
+    found = every_answer(space.cluster, _of_run, asked)
+    for first in range(0, len(found), num_runs):
+        runs = found[first : first + num_runs]
+        by_options: dict[PlanOptions, list[Families]] = {}
+        for parts, counted in runs:
+            counts.add(counted)
+            for part in parts:
+                by_options.setdefault(part.option_sets[0], []).append(part)
+        yield from map(_of_runs, by_options.values())
+
+
+LEAST_ROWS = 2_048
+"""Rows of degrees that workers share at least."""
+RUNS_OF_WORKER = 2
+"""Runs of rows of one layout for each worker, about."""
+MOST_SENT = 32_768
+"""Families of a run that come back with their prices: those with the least bounds."""
+
+
+def _of_run(
+    asked: tuple[SearchSpace, PlanOptions, _Rows, float],
+) -> tuple[list[Families], Counts]:
+    """Return the legal families of a layout on a worker, and the counts of the others.
+
+    The time beyond which no family is wanted comes with the rows.
+    """
+    (space, layout, rows, within_s), counts = asked, Counts()
+    parts = list(_of_layout(space, layout, rows, counts, within_s))
+    capacity_bytes = space.problem.system.chip.main_memory.capacity_bytes
+    bounds_s = [part.bound_s[part.least_memory_bytes <= capacity_bytes] for part in parts]
+    every_s = np.sort(np.concatenate(bounds_s)) if parts else np.zeros(0)
+    most_s = every_s[:MOST_SENT].max(initial=0.0)
+    return [_near(part, most_s, capacity_bytes) for part in parts], counts
+
+
+def _of_runs(parts: Sequence[Families]) -> Families:
+    """Return the families of equal plan options of all runs of rows, in order of their rows."""
+    if len(parts) == 1:
+        return parts[0]
+    bare = [replace(part, option_sets=(), priced=part.option_set_of, price=()) for part in parts]
+    whole, starts = joined(bare), np.cumsum([0, *map(len, parts[:-1])])
+    by_order = np.argsort(whole.option_set_of, kind="stable")
+    priced = [part.priced + start for part, start in zip(parts, starts, strict=True)]
+    place = np.argsort(by_order)[np.concatenate(priced)]
+    ascending = np.argsort(place)
+    return replace(
+        take_rows(whole, by_order),
+        option_sets=parts[0].option_sets,
+        priced=place[ascending],
+        price=take_rows(joined([part.price for part in parts]), ascending),
+    )
+
+
+def _of_layout(
+    space: SearchSpace, layout: PlanOptions, rows: _Rows, counts: Counts, within_s: float
+) -> Iterator[Families]:
+    """Yield the legal families of one layout."""
+    parts = []
+    for plan_options in pipelines_of(space, layout):
+        chosen = take_rows(rows, rows_of_schedule(rows.strategy, plan_options.schedule))
+        if len(chosen):
+            parts.append((plan_options, _legal_rows(space, plan_options, chosen, counts)))
+    yield from _priced(space, layout, [(o, r) for o, r in parts if len(r)], counts, within_s)
 
 
 def _legal_rows(

@@ -190,10 +190,11 @@ def _leaders(
         return Placed(one, placed_candidate(problem, placings[id(one)], physical))
 
     def simulated_at(entries: Sequence[Placed]) -> list[Placed]:
-        asked = [(alone, one.found.plan_options, placings[id(one.found)], physical) for one in entries]
+        asked = [(alone, one.found.plan_options, placings[id(one.found)], physical)
+                 for one in entries]  # fmt: skip
+        times_s = every_answer(cluster, _simulated_s, asked)
         return [replace(entry, candidate=replace(entry.candidate, simulated_s=simulated_s))
-                for entry, simulated_s in
-                zip(entries, every_answer(cluster, _simulated_s, asked), strict=True)]  # fmt: skip
+                for entry, simulated_s in zip(entries, times_s, strict=True)]  # fmt: skip
 
     final.sort(key=attrgetter("time_s"))
     in_order = in_order_of_preference(final)[:top]
