@@ -466,7 +466,10 @@ def _of_runs(parts: Sequence[Families]) -> Families:
     """Return the families of equal plan options of all runs of rows, in order of their rows."""
     if len(parts) == 1:
         return parts[0]
-    bare = [replace(part, option_sets=(), priced=part.option_set_of, price=()) for part in parts]
+    left_out: Any = ()
+    bare = [
+        replace(part, option_sets=(), priced=part.option_set_of, price=left_out) for part in parts
+    ]
     whole, starts = joined(bare), np.cumsum([0, *map(len, parts[:-1])])
     by_order = np.argsort(whole.option_set_of, kind="stable")
     priced = [part.priced + start for part, start in zip(parts, starts, strict=True)]
