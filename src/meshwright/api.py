@@ -278,7 +278,7 @@ def plan(asked: ask.Plan, call: Call) -> Plan | Front | Replan | Deadline:
     reading = asked.reading()
     asked.refuse_idle(reading, ("without",), "applies only with --from PLAN.json")
     if asked.pareto:
-        names = ["out", "top", "per_operator", "within", "fastest", "verify"]
+        names = ["out", "top", "per_operator", "within", "fastest", "verify", "on_cluster"]
         asked.refuse_idle(reading, names, "a front is no single plan, and is always whole")
     if asked.verify:
         from meshwright.catalog.graphs.torch_export import torch_or_refusal
@@ -286,6 +286,7 @@ def plan(asked: ask.Plan, call: Call) -> Plan | Front | Replan | Deadline:
         asked.refuse_idle(reading, ("within",), "--verify runs one plan")
         torch_or_refusal()
     if asked.within is not None:
+        asked.refuse_idle(reading, ("on_cluster",), "applies to the plan of one system")
         found = _deadline(reading, asked, call)
         _saved(found.plan, asked)
         return found
@@ -323,14 +324,18 @@ def _factors(asked: Any, known: Declared) -> Any:
 
 def _best_plan(asked: ask.Plan, call: Call, known: Declared) -> Plan:
     """Return the best plan for a question."""
+    from meshwright.base.cluster import open_cluster
     from meshwright.train.plan import plan as best
 
-    return best(
-        known.model, known.system, known.workload, top=asked.top, per_operator=asked.per_operator,
-        num_simulated=asked.simulated, placer=_placer(known.system, is_needed=asked.per_operator),
-        prefers_simple=asked.within is None and not asked.fastest, command=call.command,
-        **_shared(asked, call, known),
-    )  # fmt: skip
+    with open_cluster(asked.on_cluster) as cluster:
+        found = best(
+            known.model, known.system, known.workload, top=asked.top, cluster=cluster,
+            per_operator=asked.per_operator, num_simulated=asked.simulated,
+            placer=_placer(known.system, is_needed=asked.per_operator), command=call.command,
+            prefers_simple=asked.within is None and not asked.fastest,
+            **_shared(asked, call, known),
+        )  # fmt: skip
+        return replace(found, warnings=(*found.warnings, *cluster.warnings))
 
 
 def _deadline(reading: Reading, asked: ask.Plan, call: Call) -> Deadline:

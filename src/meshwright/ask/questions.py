@@ -427,10 +427,11 @@ class Strategy(Training, Fixed):
 # ------------------------------------------------------------------------------------ training
 
 
-class Plan(Strategy, Job, Measured, Reported):
+class Plan(Strategy, Job, Measured, Clustered, Reported):
     """Search the whole space for the best way to train, with a proof."""
 
     has_detail = True
+    rarely = ("sp",)
     from_: tuple[Name, ...] | None = like(
         Job, "from_", help="an earlier plan, to plan again after a loss of devices; or launch "
         "files, to find a better plan",

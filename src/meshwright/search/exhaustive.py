@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -47,15 +47,18 @@ class Counts:
     dominated: int = 0
     """Plans with more offload than one that fits already: offload only slows them."""
 
+    def add(self, other: Counts) -> None:
+        """Take in the counts of another part of a space."""
+        for f in fields(Counts):
+            mine, its = getattr(self, f.name), getattr(other, f.name)
+            is_least = f.name.startswith("least_")
+            setattr(self, f.name, min(mine, its) if is_least else mine + its)
+
     def plus(self, other: Counts) -> Counts:
         """Return the counts of two parts of a space."""
-        least = ("least_device_bytes", "least_host_bytes")
-        return Counts(**{
-            f.name: min(getattr(self, f.name), getattr(other, f.name))
-            if f.name in least
-            else getattr(self, f.name) + getattr(other, f.name)
-            for f in fields(Counts)
-        })  # fmt: skip
+        found = replace(self)
+        found.add(other)
+        return found
 
     @property
     def total(self) -> int:
@@ -202,10 +205,11 @@ class BoundedSearch:
     def cover(self, rows: IntArray, *, prune: bool, progress: Progress | None) -> bool:
         """Go through families in order of their bounds; False after an interrupt.
 
-        The first ones set a limit beyond which no others are collected.
+        The first ones, then the first block, set a limit beyond which no others are collected.
         """
         try:
-            for part in (rows[:FIRST_ROWS], rows[FIRST_ROWS:]):
+            cuts = (FIRST_ROWS, FIRST_ROWS + BLOCK_ROWS)
+            for part in np.split(rows, cuts):
                 self.price(part, prune=prune, progress=progress)
         except KeyboardInterrupt:
             return False

@@ -26,6 +26,7 @@ from meshwright.base.arrays import (
     larger,
     take_rows,
 )
+from meshwright.base.cluster import every_answer
 from meshwright.base.errors import InfeasibleError
 from meshwright.cost.bound import Layers, best_paces, layer_prices, pipeline_price
 from meshwright.cost.communication import (
@@ -173,11 +174,11 @@ NEAR = 3.0
 """Largest bound over the least of all families that fit, of families that are near [1]."""
 
 
-def _near(part: Families, least_s: float, capacity_bytes: float) -> Families:
-    """Return families with the prices of those alone that fit and are near the least bound."""
-    near = (part.bound_s <= NEAR * least_s) & (part.least_memory_bytes <= capacity_bytes)
-    rows = np.flatnonzero(near)
-    return replace(part, priced=rows, price=take_rows(part.price, rows))
+def _near(part: Families, most_s: float, capacity_bytes: float) -> Families:
+    """Return families with the prices of those alone that fit and have a small bound."""
+    near = (part.bound_s <= most_s) & (part.least_memory_bytes <= capacity_bytes)
+    kept = np.flatnonzero(near[part.priced])
+    return replace(part, priced=part.priced[kept], price=take_rows(part.price, kept))
 
 
 def _taken(space: SearchSpace, part: Families, rows: IntArray) -> Families:
@@ -361,7 +362,7 @@ def priced_parts(
                 least_s = float(part.bound_s[fits].min(initial=least_s))
                 number += len(part)
                 is_kept = keeps_all or number <= MOST_PRICES
-                parts.append(part if is_kept else _near(part, least_s, capacity_bytes))
+                parts.append(part if is_kept else _near(part, NEAR * least_s, capacity_bytes))
     except KeyboardInterrupt:
         return tuple(parts), False
     return tuple(parts), True
@@ -416,14 +417,82 @@ def _families(
     table = _Rows(
         columns, orders_of(space, columns).T, whole + legal * sharded, regrouped * sharded
     )
-    for layout in layout_option_sets(space):
-        rows = take_rows(table, rows_of_layout(space, columns, layout))
-        parts = []
-        for plan_options in pipelines_of(space, layout):
-            chosen = take_rows(rows, rows_of_schedule(rows.strategy, plan_options.schedule))
-            if len(chosen):
-                parts.append((plan_options, _legal_rows(space, plan_options, chosen, counts)))
-        yield from _priced(space, layout, [(o, r) for o, r in parts if len(r)], counts, within_s)
+    number, layouts = space.cluster.num_workers, list(layout_option_sets(space))
+    rows_of = [np.flatnonzero(rows_of_layout(space, columns, layout)) for layout in layouts]
+    if number == 1 or len(table) < LEAST_ROWS:
+        for layout, rows in zip(layouts, rows_of, strict=True):
+            yield from _of_layout(space, layout, take_rows(table, rows), counts, within_s)
+        return
+    num_runs = -(-RUNS_OF_WORKER * number // len(layouts))
+    asked = [(space.of_worker, layout, take_rows(table, run), within_s)
+             for layout, rows in zip(layouts, rows_of, strict=True)
+             for run in np.array_split(rows, num_runs)]  # fmt: skip
+    found = every_answer(space.cluster, _of_run, asked)
+    for first in range(0, len(found), num_runs):
+        runs = found[first : first + num_runs]
+        by_options: dict[PlanOptions, list[Families]] = {}
+        for parts, counted in runs:
+            counts.add(counted)
+            for part in parts:
+                by_options.setdefault(part.option_sets[0], []).append(part)
+        yield from map(_of_runs, by_options.values())
+
+
+LEAST_ROWS = 2_048
+"""Rows of degrees that workers share at least."""
+RUNS_OF_WORKER = 2
+"""Runs of rows of one layout for each worker, about."""
+MOST_SENT = 32_768
+"""Families of a run that come back with their prices: those with the least bounds."""
+
+
+def _of_run(
+    asked: tuple[SearchSpace, PlanOptions, _Rows, float],
+) -> tuple[list[Families], Counts]:
+    """Return the legal families of a layout on a worker, and the counts of the others.
+
+    The time beyond which no family is wanted comes with the rows.
+    """
+    (space, layout, rows, within_s), counts = asked, Counts()
+    parts = list(_of_layout(space, layout, rows, counts, within_s))
+    capacity_bytes = space.problem.system.chip.main_memory.capacity_bytes
+    bounds_s = [part.bound_s[part.least_memory_bytes <= capacity_bytes] for part in parts]
+    every_s = np.sort(np.concatenate(bounds_s)) if parts else np.zeros(0)
+    most_s = every_s[:MOST_SENT].max(initial=0.0)
+    return [_near(part, most_s, capacity_bytes) for part in parts], counts
+
+
+def _of_runs(parts: Sequence[Families]) -> Families:
+    """Return the families of equal plan options of all runs of rows, in order of their rows."""
+    if len(parts) == 1:
+        return parts[0]
+    left_out: Any = ()
+    bare = [
+        replace(part, option_sets=(), priced=part.option_set_of, price=left_out) for part in parts
+    ]
+    whole, starts = joined(bare), np.cumsum([0, *map(len, parts[:-1])])
+    by_order = np.argsort(whole.option_set_of, kind="stable")
+    priced = [part.priced + start for part, start in zip(parts, starts, strict=True)]
+    place = np.argsort(by_order)[np.concatenate(priced)]
+    ascending = np.argsort(place)
+    return replace(
+        take_rows(whole, by_order),
+        option_sets=parts[0].option_sets,
+        priced=place[ascending],
+        price=take_rows(joined([part.price for part in parts]), ascending),
+    )
+
+
+def _of_layout(
+    space: SearchSpace, layout: PlanOptions, rows: _Rows, counts: Counts, within_s: float
+) -> Iterator[Families]:
+    """Yield the legal families of one layout."""
+    parts = []
+    for plan_options in pipelines_of(space, layout):
+        chosen = take_rows(rows, rows_of_schedule(rows.strategy, plan_options.schedule))
+        if len(chosen):
+            parts.append((plan_options, _legal_rows(space, plan_options, chosen, counts)))
+    yield from _priced(space, layout, [(o, r) for o, r in parts if len(r)], counts, within_s)
 
 
 def _legal_rows(

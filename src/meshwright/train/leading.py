@@ -12,6 +12,7 @@ from itertools import groupby
 
 import numpy as np
 
+from meshwright.base.cluster import HERE, Cluster
 from meshwright.base.errors import InfeasibleError, UnsupportedError
 from meshwright.base.units import format_bytes
 from meshwright.cost.energy import IDLE_ABOVE_CAP
@@ -129,7 +130,8 @@ class Placer:
 
     def operator_plan(
         self, problem: Problem, *,
-        allowed: Mapping[str, Sequence[object]] | None = None, progress: Progress | None = None,
+        allowed: Mapping[str, Sequence[object]] | None = None, cluster: Cluster = HERE,
+        progress: Progress | None = None,
     ) -> OperatorPlan | None:  # fmt: skip
         """Return the best plan with a strategy for each operator; None where nothing fits."""
         return None

@@ -9,6 +9,7 @@ import numpy as np
 
 from meshwright.audit.laws import lawful
 from meshwright.base.arrays import FloatArray, column
+from meshwright.base.cluster import HERE, Cluster
 from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.base.registry import version
 from meshwright.base.units import format_seconds
@@ -60,6 +61,7 @@ def plan(
     num_simulated: int = NUM_SIMULATED,
     prefers_simple: bool = True,
     placer: Placer = CLOSED_FORM,
+    cluster: Cluster = HERE,
     progress: Progress | None = None,
     command: str = "",
 ) -> Plan:
@@ -83,6 +85,8 @@ def plan(
         other (:func:`lead`); without it the fastest leads, as where designs are compared.
     placer
         Placer of candidates on their devices, where ranks are placed.
+    cluster
+        Workers that share the search; the plan and its proof are those of one process.
     progress
         Called after each block of the search.
 
@@ -102,8 +106,9 @@ def plan(
     if per_operator:
         placer.check_operators(problem)
     choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})
+    space = replace(placer.space(problem, choices), cluster=cluster)
     leaders, note = lead(
-        placer.space(problem, choices), placer, top=top, simplest=prefers_simple,
+        space, placer, top=top, simplest=prefers_simple,
         num_simulated=num_simulated, progress=progress,
     )  # fmt: skip
     if not leaders.placed:
@@ -113,7 +118,7 @@ def plan(
     found = replace(found, warnings=(*note, *found.warnings))
     found = replace(found, command=command)
     lawful(found, facts_of(found))
-    return _with_operators(problem, placer, found, allowed, progress) if per_operator else found
+    return _with_operators(space, placer, found, allowed, progress) if per_operator else found
 
 
 def _to_let_go(problem: Problem, choices: Choices) -> str:
@@ -130,12 +135,14 @@ def _to_let_go(problem: Problem, choices: Choices) -> str:
 
 
 def _with_operators(
-    problem: Problem, placer: Placer, found: Plan,
+    space: SearchSpace, placer: Placer, found: Plan,
     allowed: Mapping[str, Sequence[object]] | None, progress: Progress | None,
 ) -> Plan:  # fmt: skip
     """Add a strategy for each operator to a plan; after an interrupt the plan stays without."""
     try:
-        operators = placer.operator_plan(problem, allowed=allowed, progress=progress)
+        operators = placer.operator_plan(
+            space.problem, allowed=allowed, cluster=space.cluster, progress=progress
+        )
     except KeyboardInterrupt:
         note = "interrupted: the search for a strategy for each operator was not finished"
         return replace(found, warnings=(*found.warnings, note))

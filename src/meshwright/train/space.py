@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, groups_of
+from meshwright.base.cluster import HERE, Cluster
 from meshwright.base.errors import Fault, SpecError
 from meshwright.cost.communication import OPEN, AxisPlacement
 from meshwright.cost.problem import Problem
@@ -59,6 +60,14 @@ class SearchSpace:
     choices: Choices
     is_open: bool = False
     """Whether axes are still to be placed on a grid: prices are then lower bounds."""
+    cluster: Cluster = field(default=HERE, compare=False, repr=False)
+    """Workers that share the search."""
+
+    @property
+    def of_worker(self) -> SearchSpace:
+        """The space as a worker gets it."""
+        problem = replace(self.problem, shared=None)
+        return replace(self, problem=problem, cluster=HERE)
 
     def placement(self, order: tuple[str, ...], columns: StrategyColumns) -> AxisPlacement:
         """Return the placement of the axes in one order."""

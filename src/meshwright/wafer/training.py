@@ -11,6 +11,7 @@ from operator import attrgetter
 import numpy as np
 
 from meshwright.base.arrays import number_at
+from meshwright.base.cluster import every_answer
 from meshwright.base.errors import InfeasibleError, UnsupportedError
 from meshwright.cost.problem import Problem
 from meshwright.search.exhaustive import TIE, Found, Progress
@@ -161,13 +162,16 @@ def _leaders(
     at, those behind them are simulated too, as long as their price is below the least step that
     was simulated.
     """
+    space = result.families.space
+    cluster, alone = space.cluster, space.of_worker.problem
     final: list[Found] = []
     placings: dict[int, Placing] = {}
     waiting = placing.fastest
 
     def routed_as(some: Sequence[Laid]) -> list[Found]:
         found = []
-        ways = routed(problem, [laid.placing for laid in some], physical)
+        asked = [(alone, laid.placing, physical) for laid in some]
+        ways = every_answer(cluster, _routed, asked)
         for laid, way in zip(some, ways, strict=True):
             size = number_at(way.price.contended.step.memory_bytes)
             found.append(laid.laid_as(problem, way.price.nesting, way.time_s, size))
@@ -185,8 +189,12 @@ def _leaders(
     def placed_at(one: Found) -> Placed:
         return Placed(one, placed_candidate(problem, placings[id(one)], physical))
 
-    def simulated_at(entry: Placed) -> Placed:
-        return _simulated(problem, entry, placings[id(entry.found)], physical)
+    def simulated_at(entries: Sequence[Placed]) -> list[Placed]:
+        asked = [(alone, one.found.plan_options, placings[id(one.found)], physical)
+                 for one in entries]  # fmt: skip
+        times_s = every_answer(cluster, _simulated_s, asked)
+        return [replace(entry, candidate=replace(entry.candidate, simulated_s=simulated_s))
+                for entry, simulated_s in zip(entries, times_s, strict=True)]  # fmt: skip
 
     final.sort(key=attrgetter("time_s"))
     in_order = in_order_of_preference(final)[:top]
@@ -198,13 +206,13 @@ def _leaders(
     played: list[Placed] = []
     more: list[Placed] = []
     with suppress(KeyboardInterrupt):  # the plan is known, and stays
-        played.extend(map(simulated_at, placed[:num_simulated]))
+        played += simulated_at(placed[:num_simulated])
         for laid in waiting[: MOST_SIMULATED - len(played)] if played else ():
             least_s = min(entry.candidate.simulated_s or 0.0 for entry in [*played, *more])
             if laid.time_s >= least_s:
                 break
             (one,) = routed_as([laid])
-            more.append(simulated_at(placed_at(one)))
+            more += simulated_at([placed_at(one)])
             in_order.append(one)
     fastest = next((one for one in played if fastest and one.found is fastest.found), fastest)
     placed = [*_in_simulated_order([*played, *more]), *placed[len(played) :]]
@@ -229,12 +237,18 @@ def _leaders(
     return Leaders(result, tuple(placed), others, covered, fastest)
 
 
-def _simulated(problem: Problem, entry: Placed, placing: Placing, physical: Network) -> Placed:
-    """Return a candidate with the time of its simulated step, where it can be simulated."""
-    if not_played(entry.found.plan_options):
-        return entry
-    simulated_s = simulated_step_s(problem, placing.price, physical)
-    return replace(entry, candidate=replace(entry.candidate, simulated_s=simulated_s))
+def _routed(asked: tuple[Problem, Placing, Network]) -> Placing:
+    """Return a placement with its messages routed around shared links, where that helps."""
+    problem, placing, physical = asked
+    return routed(problem, [placing], physical)[0]
+
+
+def _simulated_s(asked: tuple[Problem, PlanOptions, Placing, Network]) -> float | None:
+    """Return the time of the simulated step of a placement [s]; None: it cannot be simulated."""
+    problem, plan_options, placing, physical = asked
+    if not_played(plan_options):
+        return None
+    return simulated_step_s(problem, placing.price, physical)
 
 
 def _in_simulated_order(placed: Sequence[Placed]) -> list[Placed]:

@@ -13,6 +13,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from meshwright.base.arrays import gap_of
+from meshwright.base.cluster import HERE, Cluster
 from meshwright.base.errors import UnsupportedError
 from meshwright.cost.problem import MOST_DEVICES, Problem
 from meshwright.search.exhaustive import Progress
@@ -103,7 +104,8 @@ NUM_BASES = 2
 
 def operator_plan(
     problem: Problem, *,
-    allowed: Mapping[str, Sequence[object]] | None = None, progress: Progress | None = None,
+    allowed: Mapping[str, Sequence[object]] | None = None, cluster: Cluster = HERE,
+    progress: Progress | None = None,
 ) -> OperatorPlan | None:  # fmt: skip
     """Return the best plan with a strategy for each group of operators; None where nothing fits.
 
@@ -111,7 +113,7 @@ def operator_plan(
     """
     start_s = time.perf_counter()
     known = {name: tuple(values) for name, values in (allowed or {}).items()}
-    bases = likely_bases(problem, NUM_BASES, allowed=known, progress=progress)
+    bases = likely_bases(problem, NUM_BASES, allowed=known, cluster=cluster, progress=progress)
     physical = physical_network(problem)
     found = plan_operators(problem, bases, physical)
     if found is None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, IntArray, take_rows
+from meshwright.base.cluster import HERE, Cluster
 from meshwright.cost.communication import AxisNetwork
 from meshwright.cost.problem import Problem
 from meshwright.network.placement import Nesting, Ranks, all_choices
@@ -208,7 +209,8 @@ class Base:
 
 def likely_bases(
     problem: Problem, most: int, *,
-    allowed: Mapping[str, tuple[object, ...]] | None = None, progress: Progress | None = None,
+    allowed: Mapping[str, tuple[object, ...]] | None = None, cluster: Cluster = HERE,
+    progress: Progress | None = None,
 ) -> list[Base]:  # fmt: skip
     """Return the frames of the best plans with one strategy for all operators.
 
@@ -220,7 +222,8 @@ def likely_bases(
         Values that plan options may take.
     """
     choices = Choices({**(allowed or {}), **ONE_STAGE})
-    result = search(SearchSpace(problem, choices), top=NUM_UNIFORM, progress=progress)
+    space = SearchSpace(problem, choices, cluster=cluster)
+    result = search(space, top=NUM_UNIFORM, progress=progress)
     found: dict[tuple[int, int, str], dict[PlanOptions, None]] = {}
     blocks = frozenset(
         (int(each.tp), int(each.cp), int(each.dp), int(each.tatp))
