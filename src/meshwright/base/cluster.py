@@ -454,8 +454,8 @@ def _all_of(finished: SimpleQueue[Future[Any]], seconds: float) -> list[Future[A
 
 def every_answer(
     cluster: Cluster, answer: Callable[[Item], Answer], items: Sequence[Item]
-) -> list[Answer]:
-    """Return the answers of questions in their order.
+) -> Iterator[Answer]:
+    """Yield the answers of questions in their order, each once it and those before are known.
 
     Raises
     ------
@@ -463,14 +463,18 @@ def every_answer(
         A question was given up. Without other workers its own error is raised.
     """
     if isinstance(cluster, Here):
-        return [answer(item) for item in items]
+        yield from map(answer, items)
+        return
     found: dict[int, Answer] = {}
+    following = 0
     for block in answers(cluster, answer, items):
         for place, one in block:
             if isinstance(one, Failed):
                 raise MeshwrightError(one.reason)
             found[place] = one
-    return [found[place] for place in range(len(items))]
+        while following in found:
+            yield found.pop(following)
+            following += 1
 
 
 def _end_with_parent(parent: int) -> None:

@@ -132,14 +132,16 @@ def all_block_shapes(degrees: tuple[int, ...], sides: Shape) -> Iterator[tuple[S
 def sequential_shapes(degrees: Sequence[int], sides: Shape) -> tuple[Shape, ...] | None:
     """Return the shapes of axes placed one after the other along the levels, innermost first.
 
-    None where an axis would break off in the middle of a level: it fills no block then.
+    The last axis may leave the rest of a level idle. None where another axis would break off in the
+    middle of a level: it fills no block then.
     """
     room = list(sides)
+    outermost = max((i for i, degree in enumerate(degrees) if degree > 1), default=0)
     shapes = []
-    for degree in degrees:
+    for i, degree in enumerate(degrees):
         shape, left = [1] * len(sides), degree
         for level, free in enumerate(room):
-            if left % free and free % left:
+            if left % free and (left > free or (free % left and i < outermost)):
                 return None
             shape[level] = min(left, free)
             room[level] //= shape[level]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.base.registry import Registry, version
@@ -198,23 +197,16 @@ def _entry(
     problem: Problem, placer: Placer, name: str, allowed: Mapping[str, Sequence[object]],
     progress: Progress | None, simplest: bool,
 ) -> BestOfRecipe:  # fmt: skip
-    """Return the best plan of a recipe under one mapper.
-
-    A recipe without a plan for all devices may leave some idle: :func:`_part`.
-    """
+    """Return the best plan of a recipe under one mapper."""
     start_s = time.perf_counter()
     recipe = recipes[name]
     best: Candidate | None = None
     bound_s: float | None = None
     why_none = ""
-    for part in filter(None, (problem, _part(problem))):
-        try:
-            best, bound_s = _best(part, placer, _choices(recipe, allowed), progress, simplest)
-            why_none = ""
-            break
-        except InfeasibleError as error:
-            on = f"; on {part.system.num_devices} devices: " if why_none else ""
-            why_none += f"{on}{error}"
+    try:
+        best, bound_s = _best(problem, placer, _choices(recipe, allowed), progress, simplest)
+    except InfeasibleError as error:
+        why_none = str(error)
     return BestOfRecipe(
         recipe=name,
         title=recipe.title,
@@ -225,25 +217,6 @@ def _entry(
         why_none=why_none,
         search_s=time.perf_counter() - start_s,
     )
-
-
-def _part(problem: Problem) -> Problem | None:
-    """Return a grid cut to whole outer rows, or wafers, of no more devices than sequences.
-
-    Replicas need a sequence each. None where there are enough, or nothing is left of the grid.
-    """
-    system, sequences = problem.system, problem.workload.global_batch_size
-    if not problem.grid_sides or system.num_alive < system.num_devices:
-        return None
-    *inner, outer = system.levels
-    members = prod(level.size for level in inner)
-    left = min(sequences // members, outer.size)
-    if left < 2 or left == outer.size:
-        return None
-    smaller = outer.model_copy(update={"size": left, "kind": "mesh"})
-    levels, number = (*inner, smaller), members * left
-    cut = system.model_copy(update={"levels": levels, "num_devices": number})
-    return replace(problem, system=cut)
 
 
 def _best(

@@ -427,7 +427,7 @@ def _families(
     asked = [(space.of_worker, layout, take_rows(table, run), within_s)
              for layout, rows in zip(layouts, rows_of, strict=True)
              for run in np.array_split(rows, num_runs)]  # fmt: skip
-    found = every_answer(space.cluster, _of_run, asked)
+    found = [*every_answer(space.cluster, _of_run, asked)]
     for first in range(0, len(found), num_runs):
         runs = found[first : first + num_runs]
         by_options: dict[PlanOptions, list[Families]] = {}

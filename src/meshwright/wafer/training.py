@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -189,12 +189,12 @@ def _leaders(
     def placed_at(one: Found) -> Placed:
         return Placed(one, placed_candidate(problem, placings[id(one)], physical))
 
-    def simulated_at(entries: Sequence[Placed]) -> list[Placed]:
+    def simulated_at(entries: Sequence[Placed]) -> Iterator[Placed]:
         asked = [(alone, one.found.plan_options, placings[id(one.found)], physical)
                  for one in entries]  # fmt: skip
         times_s = every_answer(cluster, _simulated_s, asked)
-        return [replace(entry, candidate=replace(entry.candidate, simulated_s=simulated_s))
-                for entry, simulated_s in zip(entries, times_s, strict=True)]  # fmt: skip
+        for entry, simulated_s in zip(entries, times_s, strict=True):
+            yield replace(entry, candidate=replace(entry.candidate, simulated_s=simulated_s))
 
     final.sort(key=attrgetter("time_s"))
     in_order = in_order_of_preference(final)[:top]
@@ -206,13 +206,13 @@ def _leaders(
     played: list[Placed] = []
     more: list[Placed] = []
     with suppress(KeyboardInterrupt):  # the plan is known, and stays
-        played += simulated_at(placed[:num_simulated])
+        played.extend(simulated_at(placed[:num_simulated]))
         for laid in waiting[: MOST_SIMULATED - len(played)] if played else ():
             least_s = min(entry.candidate.simulated_s or 0.0 for entry in [*played, *more])
             if laid.time_s >= least_s:
                 break
             (one,) = routed_as([laid])
-            more += simulated_at([placed_at(one)])
+            more.extend(simulated_at([placed_at(one)]))
             in_order.append(one)
     fastest = next((one for one in played if fastest and one.found is fastest.found), fastest)
     placed = [*_in_simulated_order([*played, *more]), *placed[len(played) :]]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from meshwright.cost.communication import uses_blocks
-from meshwright.network.blocks import block_reaches, block_shapes
+from meshwright.network.blocks import block_reaches, block_shapes, sequential_shapes
 from meshwright.sharding.strategy import AXES, make_strategy, stack
 from meshwright.spec.system import NetworkLevel
 
@@ -45,6 +45,23 @@ def test_shapes_multiply_to_degrees_and_fit(degrees):
     assert tuple(prod(shape) for shape in shapes) == degrees
     assert all(prod(sizes) <= side for sizes, side in zip(zip(*shapes, strict=True), WAFER,
                                                           strict=True))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("degrees", "expected"),
+    [
+        ((32,), ((8, 4),)),  # four of six rows; two rows are idle
+        ((2, 16), ((2, 1), (4, 4))),
+        ((8, 4, 1), ((8, 1), (1, 4), (1, 1))),
+        ((5,), ((5, 1),)),
+        ((5, 2), None),  # the second would begin in the middle of a row
+        ((16, 2), ((8, 2), (1, 2))),
+        ((32, 2), None),
+        ((12,), None),  # one row and a half
+    ],
+)
+def test_only_the_last_axis_in_sequence_leaves_devices_idle(degrees, expected):
+    assert sequential_shapes(degrees, WAFER) == expected
 
 
 def test_reach_of_an_outer_axis_is_apart_by_the_inner_blocks():

@@ -68,13 +68,13 @@ def test_progress_goes_on_while_candidates_are_placed(question, whole):
 
 @pytest.mark.parametrize("num_played", [0, 1])
 def test_a_simulation_that_is_interrupted_leaves_the_plan(monkeypatch, question, whole, num_played):
-    simulated, calls = training._simulated, []
+    simulated, calls = training._simulated_s, []
 
     def some(*args):
         calls.append(args)
         return simulated(*args) if len(calls) <= num_played else interrupt()
 
-    monkeypatch.setattr(training, "_simulated", some)
+    monkeypatch.setattr(training, "_simulated_s", some)
     found = mw.plan(**question, simulated=3)
     listed = [found.best, *found.runners_up]
     assert sum(entry.simulated_s is not None for entry in listed) == num_played

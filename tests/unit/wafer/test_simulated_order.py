@@ -1,7 +1,5 @@
 """The order of leading candidates on a grid, as their simulated steps decide it."""
 
-from dataclasses import replace
-
 import meshwright as mw
 from meshwright.wafer import training
 
@@ -10,13 +8,12 @@ def test_candidates_behind_are_simulated_while_their_price_is_below_the_least_st
     """Two leaders take 1.2 of their price; each one behind takes its price, and none above it."""
     seen = []
 
-    def simulated(problem, entry, placing, physical):
-        priced_s = entry.candidate.estimate.step_time_s
+    def simulated_s(asked):
+        priced_s = asked[2].time_s
         seen.append(priced_s)
-        times = 1.2 if len(seen) <= 2 else 1.0
-        return replace(entry, candidate=replace(entry.candidate, simulated_s=times * priced_s))
+        return (1.2 if len(seen) <= 2 else 1.0) * priced_s
 
-    monkeypatch.setattr(training, "_simulated", simulated)
+    monkeypatch.setattr(training, "_simulated_s", simulated_s)
     found = mw.plan("gpt2-medium", on="wafer-2x2", seq=1024, global_batch=8, simulated=2)
     least_s = min(1.2 * min(seen[:2]), *seen[2:3])
     assert len(seen) == 3

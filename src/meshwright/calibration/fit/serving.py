@@ -231,7 +231,7 @@ class ServingRows:
             (column, [self.keys[number].free.name for number in mine], values[mine] + step)
             for column, mine, step in zip(self.columns, self._own, steps, strict=True)
         ]
-        return every_answer(self.cluster, column_errors, asked)
+        return [*every_answer(self.cluster, column_errors, asked)]
 
 
 def column_errors(asked: tuple[Column, Sequence[str], FloatArray]) -> FloatArray:

@@ -136,7 +136,7 @@ class FitRows:
             (job, entry.measured_tokens_per_s or np.nan, [keys[n] for n in mine], logs)
             for job, entry, mine, logs in zip(self.jobs, self.predictions, own, lines, strict=True)
         ]
-        return every_answer(self.cluster, row_priced, asked)
+        return [*every_answer(self.cluster, row_priced, asked)]
 
 
 def row_priced(
