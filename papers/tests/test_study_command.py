@@ -53,5 +53,5 @@ def test_all_studies_share_a_document():
 def test_studies_over_processes_are_the_same_as_here():
     names = ["tensor-parallel", "tensor-parallel"]
     with LocalProcesses(2) as cluster:
-        over = every_answer(cluster, run_study, names)
+        over = [*every_answer(cluster, run_study, names)]
     assert [found.data for found in over] == [run_study(name).data for name in names]
