@@ -212,7 +212,8 @@ def line_of(found: Plan) -> dict[str, Any]:
 def _server_launch(found: ServingPlan | DisaggregatedPlan) -> dict[str, Any]:
     """Return the command of the stated server of a plan, or of the first that starts it."""
     from meshwright.base.errors import UnsupportedError
-    from meshwright.frameworks.programs.servers import SERVERS, served
+    from meshwright.frameworks.deployment import served
+    from meshwright.frameworks.programs.servers import SERVERS
 
     for name in dict.fromkeys((found.server, *SERVERS)):
         if name in SERVERS:
@@ -603,6 +604,7 @@ def _served_traffic(asked: ask.Serve, call: Call) -> TrafficPlan:
     from meshwright.ask.declared import allowed_of, model_and_system, serving_workload
     from meshwright.ask.traffic import SERVER_FIELDS, traffic_of
     from meshwright.catalog.systems import load_system
+    from meshwright.serve.traffic.answer import TRAFFIC_FILE
     from meshwright.serve.traffic.fleet import serve_traffic
     from meshwright.spec.workload import Decode
 
@@ -619,13 +621,16 @@ def _served_traffic(asked: ask.Serve, call: Call) -> TrafficPlan:
     assert traffic is not None
     assert isinstance(workload, Decode)
     options = {name: getattr(asked, name) for name in SERVER_FIELDS}
-    return serve_traffic(
+    found = serve_traffic(
         model, [system, *others], workload, traffic[0], trace=traffic[1],
         percentile=asked.percentile, allowed=allowed_of(asked),
         server=asked.framework or "generic", calibration=asked.calibration, command=call.command,
         memory_share=asked.memory_share,
         server_options={name: value for name, value in options.items() if value is not None},
     )  # fmt: skip
+    if asked.out is not None:
+        TRAFFIC_FILE.save(found, asked.out, force=asked.force)
+    return found
 
 
 def _serving(reading: Reading, asked: ask.Serve, call: Call) -> ServingPlan | DisaggregatedPlan:
@@ -727,7 +732,9 @@ def _linpack(asked: ask.Map, call: Call) -> GridRuns:
 # ----------------------------------------------------------------------- plans as files and steps
 
 
-def load(path: str | Path) -> Plan | ServingPlan | DisaggregatedPlan | ModelSpec | SystemSpec:
+def load(
+    path: str | Path,
+) -> Plan | ServingPlan | DisaggregatedPlan | TrafficPlan | ModelSpec | SystemSpec:
     """Return the declaration of a file or a name: a plan (``.json``), a system or a model.
 
     Raises
@@ -744,7 +751,7 @@ def load(path: str | Path) -> Plan | ServingPlan | DisaggregatedPlan | ModelSpec
     file = Path(path)
     if file.suffix == ".json" and file.is_file() and file.name != "config.json":
         from meshwright.catalog.files import read_json
-        from meshwright.serve.answer import is_of_serving, load_serving
+        from meshwright.serve.answer_files import is_of_serving, load_serving
         from meshwright.train.plan_file import load as load_plan
 
         return load_serving(file) if is_of_serving(read_json(file)) else load_plan(file)
@@ -937,22 +944,22 @@ def export_warning(asked: ask.Export) -> str:
 
 
 def _served(asked: Any) -> dict[str, str] | list[Path]:
-    """Return the command of a server for a serving plan, as text or as a written file."""
+    """Return the files that start the workers of an answer of serving, as text or written."""
+    from typing import get_args
+
     from meshwright.ask.declared import needed
     from meshwright.base.files import write_all
-    from meshwright.frameworks.programs.servers import served
-    from meshwright.serve.answer import DisaggregatedPlan, ServingPlan, load_serving
+    from meshwright.frameworks.deployment import served
+    from meshwright.serve.answer_files import ServingAnswer, load_serving
 
-    if asked.launcher is not None:
-        raise UsageError("--launcher applies only with training frameworks")
     if asked.verify:
         raise UsageError("--verify applies only with training frameworks")
-    found: ServingPlan | DisaggregatedPlan
-    if isinstance(asked.plan, ServingPlan | DisaggregatedPlan):
+    found: ServingAnswer
+    if isinstance(asked.plan, get_args(ServingAnswer)):
         found = asked.plan
     else:
         found = needed("PLAN.json", asked.plan, lambda text: load_serving(Path(text)))
-    files = served(found, asked.target)
+    files = served(found, asked.target, asked.launcher)
     return files if asked.print else list(write_all(Path(asked.out), files, force=asked.force))
 
 

@@ -7,7 +7,7 @@ flattens tp over dp, so that each of tp x dp ranks holds a part of every expert.
 import pytest
 
 import meshwright as mw
-from meshwright.frameworks.programs.servers import served
+from meshwright.frameworks.deployment import served
 
 JOB = (
     "vllm serve Qwen/Qwen3-30B-A3B --tensor-parallel-size 2 --data-parallel-size 4 "
@@ -39,7 +39,7 @@ def test_every_rank_holds_a_part_of_every_expert(priced):
 
 def test_it_is_written_as_it_was_read(priced, tmp_path):
     plan = priced("")
-    (text,) = served(plan, "vllm").values()
+    text = served(plan, "vllm")["vllm.sh"]
     assert "--data-parallel-size 4" in text
     assert "--enable-expert-parallel" not in text
     (tmp_path / "written.sh").write_text(text, "utf-8")

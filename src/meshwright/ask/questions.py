@@ -688,7 +688,7 @@ class Export(Written):
     )
     out: Name = option("folder for the files", "FOLDER", ".")
     launcher: Literal["slurm", "kubernetes"] | None = option(
-        "also write a job that starts all hosts"
+        "also write a job that starts all hosts, or all workers of a server"
     )
     print: bool = option("print the files, write nothing")
     verify: bool = option("run the plan dry first; its training files say the outcome")

@@ -11,7 +11,7 @@ from meshwright.spec.arrivals import Arrivals
 from meshwright.spec.declaration import declared
 from meshwright.spec.traffic import Traffic
 
-_IDLE = ("batch", "context", "max_latency", "latency", "disaggregated", "workers", "top", "out",
+_IDLE = ("batch", "context", "max_latency", "latency", "disaggregated", "workers", "top",
          "cp", "mbs", "sp", "cp_kind", "axis_order", "speculative_model", "speculative_tokens",
          "acceptance")  # fmt: skip
 """Options of serving without effect on requests that arrive at a rate."""

@@ -5,10 +5,8 @@ Field names are stable and carry their unit; unknown values are null, never zero
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import ClassVar
 
 from meshwright.base.records import Brief, Rows, Scalar, Shown, scalars
@@ -303,19 +301,3 @@ class DisaggregatedPlan(Shown):
 
 SERVING_FILE = AnswerFile(ServingPlan, with_defaults=True, workloads=("prefill", "decode"))
 DISAGGREGATED_FILE = AnswerFile(DisaggregatedPlan, with_defaults=True, workloads=("decode",))
-
-
-def is_of_serving(content: object) -> bool:
-    """Return whether the content of a file is an answer of serving."""
-    return isinstance(content, dict) and ("objective" in content or "prefill_coverage" in content)
-
-
-def load_serving(path: str | Path) -> ServingPlan | DisaggregatedPlan:
-    """Return the answer in a file: of workers that do both prefill and decode, or one of them."""
-    from meshwright.base.files import text_of
-
-    try:
-        is_split = "prefill_coverage" in json.loads(text_of(Path(path)))
-    except (OSError, ValueError, TypeError):
-        is_split = False
-    return (DISAGGREGATED_FILE if is_split else SERVING_FILE).load(path)

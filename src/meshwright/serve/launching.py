@@ -16,7 +16,7 @@ from meshwright.serve.passes import ServingProblem
 from meshwright.sharding.strategy import Strategy, StrategyColumns, StrategyOf, stack
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
-from meshwright.spec.workload import Decode, Prefill, Serves
+from meshwright.spec.workload import Precision, Serves
 
 
 @dataclass(frozen=True)
@@ -168,16 +168,24 @@ def serving_faults(
     ]
 
 
-def server_faults(serves: Serves, system: SystemSpec, workload: Prefill | Decode) -> list[Fault]:
-    """Return the reasons why a server starts nothing: vendor of the chips, cache, overlap."""
-    cache, chip, found = workload.precision.kv_cache, system.chip, []
+def server_faults(
+    serves: Serves, system: SystemSpec, precision: Precision, *, overlaps: bool
+) -> list[Fault]:
+    """Return the reasons why a server starts nothing: vendor of the chips, cache, overlap.
+
+    Parameters
+    ----------
+    overlaps
+        Whether the two halves of a pass overlap.
+    """
+    cache, chip, found = precision.kv_cache, system.chip, []
     if chip.vendor not in serves.vendors:
         message = f"the server does not run on {chip.name} of {chip.vendor}"
         found.append(Fault("framework", message, f"chips of {' or '.join(serves.vendors)}"))
     if cache not in serves.kv_cache:
         known = " or ".join(serves.kv_cache)
         found.append(Fault("precision.kv_cache", f"the server has no KV cache in {cache}", known))
-    if workload.two_batch_overlap and not serves.overlaps_batches:
+    if overlaps and not serves.overlaps_batches:
         message = "the server does not overlap the halves of a pass"
         found.append(Fault("two_batch_overlap", message, "leave it out"))
     return found

@@ -143,7 +143,12 @@ def servers_that_start(problem: ServingProblem, strategy: Strategy) -> tuple[str
         name
         for name, launches in known.items()
         if launches is not None
-        and not server_faults(launches, problem.system, problem.workload)
+        and not server_faults(
+            launches,
+            problem.system,
+            problem.workload.precision,
+            overlaps=problem.workload.two_batch_overlap,
+        )
         and not serving_faults(launches, problem.model, problem.system, strategy)
     )
 
@@ -331,7 +336,9 @@ def serving_problem(
     if memory_share is not None:
         runs = runs.model_copy(update={"memory_fraction": memory_share})
     if runs.launches is not None and (
-        faults := server_faults(runs.launches, system_spec, workload)
+        faults := server_faults(
+            runs.launches, system_spec, workload.precision, overlaps=workload.two_batch_overlap
+        )
     ):
         raise SpecError(faults, origin=runs.name)
     record = serving_record(calibration)

@@ -8,7 +8,8 @@ import pytest
 import meshwright as mw
 from meshwright.base.errors import InfeasibleError, MeshwrightError, SpecError, UnsupportedError
 from meshwright.cli.main import main
-from meshwright.frameworks.programs.servers import SERVERS, served
+from meshwright.frameworks.deployment import served
+from meshwright.frameworks.programs.servers import SERVERS
 from meshwright.serve.answer import SERVING_FILE
 from meshwright.serve.view import launches_text
 
@@ -29,7 +30,7 @@ def plan():
 
 def words_of(plan, name):
     """Return the words of a command without its comments."""
-    (script,) = served(plan, name).values()
+    script = served(plan, name)[f"{name}.sh"]
     lines = [line for line in script.splitlines() if not line.startswith("#")]
     return shlex.split(" ".join(lines).replace("\\ ", " "))
 

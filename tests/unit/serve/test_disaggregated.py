@@ -13,8 +13,9 @@ from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
-from meshwright.frameworks.programs.servers import served
-from meshwright.serve.answer import DISAGGREGATED_FILE, load_serving
+from meshwright.frameworks.deployment import served
+from meshwright.serve.answer import DISAGGREGATED_FILE
+from meshwright.serve.answer_files import load_serving
 from meshwright.serve.disaggregated import (
     PLAIN,
     cache_path,
@@ -202,8 +203,8 @@ def test_a_plan_is_read_as_it_was_written(tmp_path):
 def test_servers_start_a_worker_of_each_kind():
     found = meshwright.serve(**ASKED, framework="vllm")
     scripts = served(found, "vllm")
-    assert sorted(scripts) == ["vllm-decode.sh", "vllm-prefill.sh"]
-    assert all("NixlConnector" in text for text in scripts.values())
+    assert list(scripts) == ["vllm-prefill.sh", "vllm-decode.sh", "benchmark.sh"]
+    assert all("NixlConnector" in scripts[name] for name in list(scripts)[:2])
     split = found.best.decode.worker.strategy
     assert f"--tensor-parallel-size {split.tp:.0f}" in scripts["vllm-decode.sh"]
     if found.best.decode.number > 1:

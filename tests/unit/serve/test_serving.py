@@ -10,11 +10,8 @@ from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model, model_entry, read_config
 from meshwright.catalog.systems import load_system
 from meshwright.graph.parameters import count_parameters
-from meshwright.serve.answer import (
-    SERVING_FILE,
-    load_serving,
-    serving_string,
-)
+from meshwright.serve.answer import SERVING_FILE, serving_string
+from meshwright.serve.answer_files import load_serving
 from meshwright.serve.passes import ServingProblem
 from meshwright.serve.search import ServingSpace, search_serving
 from meshwright.serve.serve import serve, serving_plan

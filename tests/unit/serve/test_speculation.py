@@ -13,7 +13,7 @@ from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
-from meshwright.frameworks.programs.servers import served
+from meshwright.frameworks.deployment import served
 from meshwright.serve.passes import ServingProblem, prediction_layer, tokens_per_step
 from meshwright.serve.price import SERVING_TIME_PARTS, price_serving
 from meshwright.sharding.strategy import PlanOptions, make_strategy, stack

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping
-from math import ceil
 from typing import ClassVar
 
 from meshwright.base.errors import UnsupportedError
@@ -26,18 +25,16 @@ from meshwright.frameworks.reading.job import JobContext
 from meshwright.frameworks.reading.launchers import Devices
 from meshwright.frameworks.reading.models import known_model
 from meshwright.frameworks.table import Value, Words, dashed
-from meshwright.serve.answer import DisaggregatedPlan, ServingPlan
-from meshwright.serve.disaggregated import prompts_of
-from meshwright.serve.launching import joined_replicas, server_faults, serving_faults
+from meshwright.frameworks.workers import Workers
+from meshwright.serve.launching import server_faults, serving_faults
 from meshwright.spec.model import ModelSpec
-from meshwright.spec.workload import Decode
 
 _NAMES = ("model", "model_path", "model_tag", "model_id")
 """Options that name the checkpoint."""
 
 
 _NODE, _HEAD = "${NODE_RANK:?of this host, from 0}", "${HEAD_ADDRESS:?of the first host}"
-_MODEL = '"${MODEL:?weights: a folder, or a name of Hugging Face}"'
+MODEL = '"${MODEL:?weights: a folder, or a name of Hugging Face}"'
 _NIXL = '{"kv_connector": "NixlConnector", "kv_role": "%s"}'
 """Setting of the transfer of caches; the router gives the roles, not this value.
 
@@ -57,8 +54,14 @@ class ServerFiles(LaunchFiles):
     """Extra options of prefill and decode workers; empty: they are not written."""
     drafts = ""
     """Option that states speculative decoding; empty: it is not written."""
+    image = ""
+    """Image of containers that holds the server."""
+    tag = "latest"
+    """Version of the image."""
+    port = 8000
+    """Port of the requests, and of ``/health``."""
 
-    def on_hosts(self, plan: ServingPlan, hosts: int) -> Iterator[str]:
+    def on_hosts(self, workers: Workers) -> Iterator[str]:
         """Yield the options of each of several hosts, as shell text."""
         yield from ()
 
@@ -86,6 +89,7 @@ class ServerFiles(LaunchFiles):
             option = next(row.name for row in self.table.rows if row.option == "memory_share")
             given.refuse(option, f"found {share:g}", "above 0 and at most 1")
         found["memory_share"] = None if share is None else f"{share:g}"
+        found.pop("pass_tokens", None)  # prompts are priced as they fill the passes of the server
         if not found.get("two_batch_overlap"):
             found.pop("two_batch_overlap", None)
         if found.pop("lacks_graphs", False):
@@ -95,23 +99,22 @@ class ServerFiles(LaunchFiles):
             given.notes.append(f"{option}: {told}")
         return found | {"decode": True, "model": _model(given, setting)}
 
-    def words(self, plan: ServingPlan) -> dict[str, Value]:
-        """Return a plan in words of the server."""
-        sizes, precision, work = plan.best.strategy, plan.workload.precision, plan.workload
-        longest = work.context_length if isinstance(work, Decode) else work.prompt_length + 1
+    def words(self, workers: Workers) -> dict[str, Value]:
+        """Return workers in words of the server."""
+        sizes, precision = workers.strategy, workers.precision
         return {
-            "tp": int(sizes.tp), "pp": int(sizes.pp), "ep": int(sizes.ep), "joined": _joined(plan),
-            "has_expert_axis": sizes.ep > 1, "context": longest,
-            "batch": ceil(plan.best.estimate.sequences_in_flight / sizes.dp),
-            "memory_share": plan.memory_share, "two_batch_overlap": work.two_batch_overlap,
+            "tp": int(sizes.tp), "pp": int(sizes.pp), "ep": int(sizes.ep),
+            "joined": workers.joined, "has_expert_axis": sizes.ep > 1, "context": workers.longest,
+            "batch": workers.most_sequences, "pass_tokens": workers.most_pass_tokens,
+            "memory_share": workers.memory_share, "two_batch_overlap": workers.two_batch_overlap,
             "quantization": "fp8" if precision.weight == "fp8" else None,
             "kv_cache": "fp8" if precision.kv_cache == "fp8" else "",
             "precision": "",  # that of the checkpoint; trtllm-serve has no option for it
         }  # fmt: skip
 
-    def options(self, plan: ServingPlan) -> Iterator[Words]:
+    def options(self, workers: Workers) -> Iterator[Words]:
         """Yield the options of the command."""
-        written = self.table.write(self.words(plan))
+        written = self.table.write(self.words(workers))
         yield from dashed((name.replace("_", "-"), value) for name, value in written)
 
 
@@ -227,12 +230,13 @@ def _drafts(given: Given) -> Options:
 class Vllm(ServerFiles):
     """A server of vLLM."""
 
-    program = f"vllm serve {_MODEL}"
+    program = f"vllm serve {MODEL}"
     roles: ClassVar[Mapping[str, Words]] = {
         role: ("--kv-transfer-config", _NIXL % kind)
         for role, kind in (("prefill", "kv_producer"), ("decode", "kv_consumer"))
     }
     drafts = "--speculative-config"
+    image, tag = "vllm/vllm-openai", "v0.33.0"
 
     def read(self, given: Given, setting: JobContext) -> tuple[str, Options]:
         """Return the server, and options of this program."""
@@ -250,9 +254,9 @@ class Vllm(ServerFiles):
         _transfer(given, setting, found)
         return "vllm", found
 
-    def on_hosts(self, plan: ServingPlan, hosts: int) -> Iterator[str]:
+    def on_hosts(self, workers: Workers) -> Iterator[str]:
         """Yield the options of vLLM on each host; those after the first answer no requests."""
-        joined = _joined(plan)
+        joined, hosts = workers.joined, workers.num_hosts
         if joined > 1:
             local = joined // hosts
             yield f"--data-parallel-size-local {local}"
@@ -270,7 +274,9 @@ class Vllm(ServerFiles):
 class Sglang(ServerFiles):
     """A server of SGLang."""
 
-    program = f"python3 -m sglang.launch_server --model-path {_MODEL}"
+    program = f"python3 -m sglang.launch_server --model-path {MODEL}"
+    image, tag = "lmsysorg/sglang", "v0.5.23"
+    port = 30000
     roles: ClassVar[Mapping[str, Words]] = {
         role: ("--disaggregation-mode", role) for role in ("prefill", "decode")
     }
@@ -294,16 +300,16 @@ class Sglang(ServerFiles):
             _worker(given, found, "disaggregation_mode", role)
         return "sglang", found
 
-    def words(self, plan: ServingPlan) -> dict[str, Value]:
-        """Return a plan in words of SGLang, in which tp counts the ranks of all replicas."""
-        sizes, joined, words = plan.best.strategy, _joined(plan), super().words(plan)
-        count = ceil(plan.best.estimate.sequences_in_flight / sizes.dp)
-        return words | {"tp": int(sizes.tp) * joined, "batch": count * joined,
+    def words(self, workers: Workers) -> dict[str, Value]:
+        """Return workers in words of SGLang, in which tp counts the ranks of all replicas."""
+        joined, words = workers.joined, super().words(workers)
+        return words | {"tp": int(workers.strategy.tp) * joined,
+                        "batch": workers.most_sequences * joined,
                         "splits_attention": joined > 1}  # fmt: skip
 
-    def on_hosts(self, plan: ServingPlan, hosts: int) -> Iterator[str]:
+    def on_hosts(self, workers: Workers) -> Iterator[str]:
         """Yield the options of SGLang on each host."""
-        yield f"--nnodes {hosts}"
+        yield f"--nnodes {workers.num_hosts}"
         yield f'--node-rank "{_NODE}"'
         yield f'--dist-init-addr "{_HEAD}:20000"'
 
@@ -313,7 +319,8 @@ class TensorRtLlm(ServerFiles):
     """A server of TensorRT-LLM."""
 
     config_options = ("extra_llm_api_options", "config")
-    program = f"trtllm-serve {_MODEL}"
+    program = f"trtllm-serve {MODEL}"
+    image, tag = "nvcr.io/nvidia/tensorrt-llm/release", "1.1.0"
 
     def read(self, given: Given, setting: JobContext) -> tuple[str, Options]:
         """Return the server, and options of this program."""
@@ -323,17 +330,17 @@ class TensorRtLlm(ServerFiles):
         _world(given, setting, found)
         return "tensorrt-llm", found
 
-    def words(self, plan: ServingPlan) -> dict[str, Value]:
-        """Return a plan in words of TensorRT-LLM, which takes narrow types from the checkpoint."""
-        server, words = plan.server.lower(), super().words(plan)
+    def words(self, workers: Workers) -> dict[str, Value]:
+        """Return workers in words of TensorRT-LLM: narrow types are those of the checkpoint."""
+        server, words = workers.server.lower(), super().words(workers)
         words["backend"] = "pytorch" if "pytorch" in server else "tensorrt"
         if "tensorrt" not in server:
             words["backend"] = None
         return words | {"quantization": None, "kv_cache": ""}
 
-    def options(self, plan: ServingPlan) -> Iterator[Words]:
+    def options(self, workers: Workers) -> Iterator[Words]:
         """Yield the options of the command, with underscores."""
-        yield from dashed(self.table.write(self.words(plan)))
+        yield from dashed(self.table.write(self.words(workers)))
 
     def launcher(self, devices: int) -> str:
         """Return the command that starts the processes of several hosts, before the program."""
@@ -346,83 +353,49 @@ SERVERS: dict[str, ServerFiles] = {
 """Servers by the names that ``--server`` takes."""
 
 
-def served(plan: ServingPlan | DisaggregatedPlan, name: str) -> dict[str, str]:
-    """Return the script that starts one replica of a plan, or one of each kind of worker.
+def script(workers: Workers, name: str) -> str:
+    """Return the script that starts one of the workers.
 
     Raises
     ------
     UnsupportedError
-        When the server cannot express the plan; names everything that it cannot.
+        When the server cannot express the workers; names everything that it cannot.
     """
-    if isinstance(plan, ServingPlan):
-        sizes = plan.best.strategy
-        return {f"{name}.sh": _script(plan, name, int(sizes.dp / joined_replicas(sizes)))}
-    scripts = {}
-    for role, pool, work in (
-        ("prefill", plan.best.prefill, prompts_of(plan.workload)),
-        ("decode", plan.best.decode, plan.workload),
-    ):
-        if role not in SERVERS[name].roles:
-            title = SERVERS[name].table.written
-            raise UnsupportedError(f"{title}: prefill and decode apart are not written")
-        worker = ServingPlan(
-            plan.model, plan.system, work, plan.calibration, plan.server, "throughput",
-            pool.worker, (), None, None, 0, version=plan.version, memory_share=plan.memory_share,
-        )  # fmt: skip
-        more = SERVERS[name].roles[role]
-        scripts[f"{name}-{role}.sh"] = _script(worker, name, pool.number, role, more)
-    return scripts
-
-
-def _script(
-    plan: ServingPlan, name: str, replicas: int, role: str = "", more: Words = ()
-) -> str:  # fmt: skip
-    """Return the script that starts one replica, of a role where prefill and decode are apart."""
-    command, title = SERVERS[name], SERVERS[name].table.written
+    command, title, role = SERVERS[name], SERVERS[name].table.written, workers.role
+    if role and role not in command.roles:
+        raise UnsupportedError(f"{title}: prefill and decode apart are not written")
     launches = load_server(name).launches
     assert launches is not None  # of each server that is written
-    faults = serving_faults(launches, plan.model, plan.system, plan.best.strategy)
-    faults += server_faults(launches, plan.system, plan.workload)
+    faults = serving_faults(launches, workers.model, workers.system, workers.strategy)
+    faults += server_faults(
+        launches, workers.system, workers.precision, overlaps=workers.two_batch_overlap
+    )
     if faults:
         listed = "\n".join(f"  - {fault}" for fault in faults)
         raise UnsupportedError(f"{title} cannot express this plan\n{listed}", faults)
-    drafts = plan.workload.speculation if isinstance(plan.workload, Decode) else None
-    if drafts is not None and (drafts.draft is not None or not command.drafts):
-        raise UnsupportedError(f"{title}: drafts are not written, but for mtp of vLLM")
-    best, devices, hosts = plan.best, _devices(plan), _hosts(plan)
-    where = f"{devices} devices of one host" if hosts == 1 else f"each of {hosts} hosts"
-    comments = [
-        f"{title}, written by meshwright {plan.version}".rstrip(),
-        f"model: {plan.model.name}",
-        f"system: {plan.system.name} ({plan.system.num_devices} x {plan.system.chip.name})",
-        f"plan: {best.text}",
-        f"replicas: {replicas}; start this once for each, on {where}",
-    ]
+    more, drafts = command.roles.get(role, ()), workers.speculation
     if drafts is not None:
+        if drafts.draft is not None or not command.drafts:
+            raise UnsupportedError(f"{title}: drafts are not written, but for mtp of vLLM")
         number = drafts.drafted_tokens
         more = command.drafts, f'{{"method": "mtp", "num_speculative_tokens": {number}}}'
+    devices, hosts, replicas = workers.num_devices, workers.num_hosts, workers.number
+    where = f"{devices} devices of one host" if hosts == 1 else f"each of {hosts} hosts"
+    comments = [
+        f"{title}, written by meshwright {workers.version}".rstrip(),
+        f"model: {workers.model.name}",
+        f"system: {workers.system.name} ({workers.system.num_devices} x "
+        f"{workers.system.chip.name})",
+        f"plan: {workers.text}",
+        f"replicas: {replicas}; start this once for each, on {where}",
+    ]
     comments += [f"role: {role}; a router sends each request to both roles"] if role else []
-    options = [shlex.join(words) for words in (*command.options(plan), *([more] if more else []))]
-    around = list(command.on_hosts(plan, hosts)) if hosts > 1 else []
+    options = [
+        shlex.join(words) for words in (*command.options(workers), *([more] if more else []))
+    ]
+    around = list(command.on_hosts(workers)) if hosts > 1 else []
     program = command.program if hosts == 1 else command.launcher(devices) + command.program
     text = " \\\n    ".join([program, *options, *around, '"$@"'])
     text = f"export REPLICAS={replicas}\n{text}" if replicas > 1 else text
     head = [f"# {on_one_line(line)}" for line in comments]
     return "\n".join(["#!/usr/bin/env bash", *head, "set -euo pipefail", text, ""])
-
-
-def _joined(plan: ServingPlan) -> int:
-    """Return the replicas of attention of one server: those that share its experts."""
-    return int(joined_replicas(plan.best.strategy))
-
-
-def _devices(plan: ServingPlan) -> int:
-    """Return the devices of one server."""
-    sizes = plan.best.strategy
-    return int(sizes.tp * sizes.cp * sizes.pp) * _joined(plan)
-
-
-def _hosts(plan: ServingPlan) -> int:
-    """Return the hosts of one server: those of the innermost level of the system."""
-    host = plan.system.levels[0].size if plan.system.levels else 1
-    return -(-_devices(plan) // host)

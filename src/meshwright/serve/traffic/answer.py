@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from meshwright.base.records import Brief, Rows, Scalar, Shown, scalars
 from meshwright.base.units import format_seconds
-from meshwright.catalog.answer_file import FORMAT
+from meshwright.catalog.answer_file import FORMAT, AnswerFile
 from meshwright.sharding.strategy import PlanOptions, Strategy
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
@@ -73,10 +73,15 @@ class Fleet(Brief):
     @property
     def text(self) -> str:
         """The fleet in the field's words: ``3 x (tp2)``."""
+        return f"{self.num_workers} x ({self.split})"
+
+    @property
+    def split(self) -> str:
+        """The split of one worker: ``tp2 ep2``."""
         s = self.strategy
         degrees = [("tp", s.tp), ("ep", s.ep), ("etp", s.etp)]
         parts = [f"{name}{degree:.0f}" for name, degree in degrees if name == "tp" or degree > 1]
-        return f"{self.num_workers} x ({' '.join(parts)})"
+        return " ".join(parts)
 
     @property
     def load(self) -> float:
@@ -118,6 +123,14 @@ class TrafficPlan(Shown):
     best: Fleet
     others: tuple[Fleet, ...]
     """The best fleets of other workers, or of other systems."""
+    longest: int
+    """Tokens of the longest request."""
+    most_sequences: int
+    """Sequences that pass together on a worker at most."""
+    most_pass_tokens: int
+    """Tokens that pass together on a worker at most."""
+    memory_share: float | None = None
+    """Share of the memory of a device that the server fills; None: not stated [1]."""
     warnings: tuple[str, ...] = ()
     version: str = ""
     format: int = FORMAT
@@ -126,3 +139,6 @@ class TrafficPlan(Shown):
     def rows(self) -> Rows:
         """Return the fleets, the best one first."""
         return [fleet.as_row() for fleet in (self.best, *self.others)]
+
+
+TRAFFIC_FILE = AnswerFile(TrafficPlan, with_defaults=True)

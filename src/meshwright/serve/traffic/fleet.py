@@ -453,7 +453,9 @@ def serve_traffic(
         precision=problem.workload.precision, calibration=calibration, server=problem.server.name,
         percentile=percentile, max_time_to_first_token_s=problem.max_first_token_s,
         max_time_per_output_token_s=problem.max_latency_s, best=best,
-        others=tuple(done.fleet() for done in others[:4]),
+        others=tuple(done.fleet() for done in others[:4]), longest=asked.longest,
+        most_sequences=problem.server.most_sequences,
+        most_pass_tokens=problem.server.most_pass_tokens, memory_share=memory_share,
         warnings=tuple(_warnings(asked, leading[0], refused)), version=version(), command=command,
     )  # fmt: skip
 

@@ -6,7 +6,7 @@ from sampled import sampled
 
 import meshwright as mw
 from meshwright.base.errors import InfeasibleError
-from meshwright.frameworks.programs.servers import served
+from meshwright.frameworks.deployment import served
 from meshwright.frameworks.registry import export
 from meshwright.train.writing import TARGETS
 
