@@ -42,19 +42,25 @@ OTHERS = {
 TOLERANCE = 1e-3
 """Share of the parameters by which a family that is read may differ."""
 STATED: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe", "ministral", "nemotron"),
-                    {"head_dim": 128}),
+    "hunyuan_v1_dense": {"head_dim": 128},
+    "hunyuan_v1_moe": {"head_dim": 128},
+    "ministral": {"head_dim": 128},
     "glm4_moe": {"head_dim": 128},
+    "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"] * 8},
+    "lfm2": {"layer_types": ["conv", "conv", "full_attention", "conv"] * 8},
+    "gemma3n_text": {"num_kv_shared_layers": 10},
     "deepseek_v2": {"num_experts_per_tok": 6},
     "nemotron": {"num_key_value_heads": 8, "head_dim": 128},
 }  # fmt: skip
 """Fields of configurations that do not build by their defaults alone."""
+BIASES = ("correction_bias", "expert_bias")
+"""Ends of the names of biases of routers."""
 PAGE = """# Families of models beside transformers
 
-Every family that transformers {version} maps to a causal language model, or to a model of images and
-text, configured by the defaults of its class and read from its `config.json`. Parameters are those of
-the language model as transformers builds it, with the correction biases of routers. Written by
-`python benchmarks/model_families.py --out docs/results/model_families.md`.
+Every family that transformers {version} maps to a causal language model, or to a model of images
+and text, configured by the defaults of its class and read from its `config.json`. Parameters are
+those of the language model as transformers builds it, with the correction biases of routers.
+Written by `python benchmarks/model_families.py --out docs/results/model_families.md`.
 
 """
 
@@ -82,7 +88,7 @@ def language_parameters(model: Any) -> int:
         if part is not None
         for pairs in (part.named_parameters(), part.named_buffers())
         for name, value in pairs
-        if isinstance(value, torch.nn.Parameter) or name.endswith("correction_bias")
+        if isinstance(value, torch.nn.Parameter) or name.endswith(BIASES)
     }
     return sum(found.values())
 
@@ -98,7 +104,12 @@ def row(name: str) -> tuple[str, str, str, str]:
         ]
         theirs = language_parameters(built(name, config))
     except Exception as error:  # a matter of transformers
-        return name, "", "", f"not built: {' '.join(f'{type(error).__name__} {error}'.split())[:60]}"
+        return (
+            name,
+            "",
+            "",
+            f"not built: {' '.join(f'{type(error).__name__} {error}'.split())[:60]}",
+        )
     try:
         ours = count_parameters(read_config(stated)).num_params
     except MeshwrightError as error:

@@ -335,8 +335,7 @@ def known_model_types() -> tuple[str, ...]:
 
 
 _RECURRENT: Final = (
-    "falcon_h1", "falcon_mamba", "jamba", "kimi_linear", "mamba", "olmo_hybrid", "recurrent_gemma",
-    "rwkv", "zamba", "zamba2",
+    "falcon_mamba", "jamba", "mamba", "recurrent_gemma", "rwkv", "zamba", "zamba2",
 )  # fmt: skip
 """Values of ``model_type`` with recurrent layers of kinds that are not priced."""
 
@@ -357,7 +356,7 @@ def _find_family(config: Mapping[str, object], origin: str) -> ModelFamily:
         ]
         raise SpecError(faults, origin=origin)
     if label in _RECURRENT:
-        message = f"{label} has recurrent layers that are neither Mamba 2 nor the gated delta rule"
+        message = f"{label} has recurrent layers of a kind that is not priced"
         fix = "not priced; a computation of your own can be: see docs/how_to/graphs.md"
         raise SpecError(Fault("model_type", message, fix), origin=origin)
     named = f"{label} ({architecture})" if architecture not in ("", label) else label

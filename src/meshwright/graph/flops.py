@@ -50,15 +50,16 @@ class StepFlops:
 def visible_keys(spec: AttentionSpec, sequence_length: Num, count: ScoreCount) -> Num:
     """Return the mean number of keys for each query that is counted [tokens].
 
-    Full: s. Causal: s/2; with a window w < s: w (1 - w / 2s), or w/2 inside chunks.
+    Full: s. Causal: s/2; with a window w < s, or w keys chosen: w (1 - w / 2s), or w/2 inside
+    chunks. Scores of an index are left out.
     """
     if count is ScoreCount.FULL:
         return sequence_length * 1.0
-    if spec.window is None:
+    if spec.most_keys is None:
         return sequence_length / 2.0
-    width = smaller(float(spec.window), sequence_length)
+    width = smaller(float(spec.most_keys), sequence_length)
     sliding = width * (1.0 - width / (2.0 * sequence_length))
-    is_cut = sequence_length > spec.window
+    is_cut = sequence_length > spec.most_keys
     chunked = where(is_cut, width / 2.0, sliding)
     return chunked if spec.window_kind == "chunked" else sliding
 

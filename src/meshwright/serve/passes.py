@@ -686,14 +686,15 @@ def _cache_bytes(shape: PassShape, piece: LayerGraph, local: LocalLayer, word: f
 
     Of keys and values cp splits the tokens, of states the heads.
     """
+    total: Num = 0.0
     for op in piece.ops:
         if op.recurrence is not None:
-            return state_bytes(op, local, word) / local.degrees.cp
+            total = total + state_bytes(op, local, word) / local.degrees.cp
         if op.attention is not None:
             kept = cached_tokens(shape.kept_tokens, op.attention.window)
             words = cached_words_per_token(op.attention, local) * ceil_div(kept, local.degrees.cp)
-            return shape.cache_word_bytes * words
-    return 0.0
+            total = total + shape.cache_word_bytes * words
+    return total
 
 
 def _shared_table_bytes(problem: ServingProblem, strategy: StrategyColumns) -> Num:
