@@ -49,6 +49,14 @@ STATED: dict[str, dict[str, Any]] = {
     "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"] * 8},
     "lfm2": {"layer_types": ["conv", "conv", "full_attention", "conv"] * 8},
     "gemma3n_text": {"num_kv_shared_layers": 10},
+    "dots1": {"n_routed_experts": 64, "n_shared_experts": 2},
+    **{
+        name: {"tie_word_embeddings": False}
+        for name in (
+            "deepseek_vl", "deepseek_vl_hybrid", "internvl", "janus", "kimi_k25", "lighton_ocr",
+            "minicpm_ocr", "mistral3", "moss_transcribe_diarize", "ovis2",
+        )
+    },
     "deepseek_v2": {"num_experts_per_tok": 6},
     "nemotron": {"num_key_value_heads": 8, "head_dim": 128},
 }  # fmt: skip
