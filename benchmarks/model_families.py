@@ -49,7 +49,7 @@ STATED: dict[str, dict[str, Any]] = {
     "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"] * 8},
     "lfm2": {"layer_types": ["conv", "conv", "full_attention", "conv"] * 8},
     "gemma3n_text": {"num_kv_shared_layers": 10},
-    "dots1": {"n_routed_experts": 64, "n_shared_experts": 2},
+    "dots1": {"n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": 6},
     **{
         name: {"tie_word_embeddings": False}
         for name in (

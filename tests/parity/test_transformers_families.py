@@ -246,6 +246,44 @@ CASES = {
     "jais2": ("jais2", {"head_dim": 10}),
     "nemotron": ("nemotron", {"head_dim": 10}),
     "cohere": ("cohere", {"use_qk_norm": True}),
+    "aria": (
+        "aria_text",
+        {"moe_num_experts": 6, "moe_topk": 2, "moe_num_shared_experts": 2, "head_dim": 8},
+    ),
+    "bitnet": ("bitnet", {}),
+    "biogpt": ("biogpt", {"num_key_value_heads": None}),
+    "dots1": (
+        "dots1",
+        {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+         "n_shared_experts": 2, "first_k_dense_replace": 1, "n_group": 2, "topk_group": 2},
+    ),
+    "gpt-neo": (
+        "gpt_neo",
+        {"num_heads": 6, "num_layers": 3, "attention_types": [[["global", "local", "global"], 1]],
+         "window_size": 16, **dict.fromkeys(("num_key_value_heads", "num_attention_heads",
+                                             "num_hidden_layers"))},
+    ),
+    "granite-swa": ("granite_swa", WINDOWED),
+    "granite-experts-swa": ("granitemoe_swa", WINDOWED | EXPERTS),
+    "hunyuan-v3": ("hy_v3", ROUTED | SPARSE | {"head_dim": 10}),
+    "hyperclova-x": ("hyperclovax", {"head_dim": 10}),
+    "kolibri": (
+        "kolibri1",
+        WINDOWED | EXPERTS | {"head_dim": 10, "moe_intermediate_size": 16,
+                              "shared_expert_intermediate_size": 20, "intermediate_size": None},
+    ),
+    "laguna": (
+        "laguna",
+        SPARSE | {"head_dim": 10, "moe_intermediate_size": 16, "num_experts": 6,
+                  "num_experts_per_tok": 2, "shared_expert_intermediate_size": 20},
+    ),
+    "persimmon": ("persimmon", {"num_key_value_heads": None}),
+    "xglm": (
+        "xglm",
+        {"d_model": 48, "ffn_dim": 80, "num_layers": 3, "attention_heads": 6,
+         **dict.fromkeys(("hidden_size", "intermediate_size", "num_hidden_layers",
+                          "num_attention_heads", "num_key_value_heads"))},
+    ),
     "cohere2": ("cohere2", WINDOWED | {"head_dim": 8}),
 }  # fmt: skip
 

@@ -205,15 +205,16 @@ def _load_path(path: Path) -> ModelSpec:
     return read_config(config, name=name, origin=str(file), source=str(file))
 
 
-OF_OTHER_MEDIA: Final = frozenset(
+_OF_OTHER_MEDIA: Final = """
+    aria blip-2 cohere2_vision cosmos3_edge cosmos3_omni deepseek_vl deepseek_vl_hybrid emu3
+    exaone4_5 fuyu glm46v glm4v glm4v_moe glm_ocr glmga got_ocr2 granite_docling
+    hyperclovax_vision_v2 idefics2 idefics3 instructblip instructblipvideo internvl janus kimi_k25
+    lfm2_vl lighton_ocr llava llava_next llava_next_video llava_onevision minicpm_ocr minicpmv4_6
+    minicpmv4_7 moss_transcribe_diarize muse_glimmer nemotron_h_omni paddleocr_vl pp_chart2table
+    qianfan_ocr qwen2_5_omni_thinker shieldgemma2 smolvlm unlimited_ocr video_llama_3 video_llava
+    vipllava
     """
-    blip-2 cohere2_vision cosmos3_omni deepseek_vl deepseek_vl_hybrid exaone4_5 got_ocr2 idefics2
-    idefics3 instructblip instructblipvideo internvl janus kimi_k25 lfm2_vl lighton_ocr llava
-    llava_next llava_next_video llava_onevision minicpm_ocr minicpmv4_6 minicpmv4_7
-    moss_transcribe_diarize nemotron_h_omni ovis2 pp_chart2table qianfan_ocr shieldgemma2 smolvlm
-    video_llama_3 video_llava vipllava
-    """.split()
-)
+OF_OTHER_MEDIA: Final = frozenset(_OF_OTHER_MEDIA.split())
 """Values of ``model_type`` of models of several media whose language model is that of
 ``text_config`` alone: what stands beside it concerns towers and projectors.
 

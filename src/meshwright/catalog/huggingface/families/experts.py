@@ -171,28 +171,6 @@ def read_hunyuan_moe(fields: Config) -> ModelSpec:
 
 
 @family(
-    "mellum",
-    "MellumForCausalLM",
-    keys=STATED_KV_KEYS
-    | {
-        **expert_keys(),
-        "moe_intermediate_size": count(),
-        "mlp_layer_types": _NETWORKS,
-        "layer_types": layer_types(_FULL, _SLIDING),
-        "sliding_window": count(1024),
-        "attention_bias": flag(False),
-    },
-    harmless=f"{_ROUTING} num_nextn_predict_layers mtp_layer_types mtp_mlp_layer_types",
-)
-def read_mellum(fields: Config) -> ModelSpec:
-    """Return Mellum: norms on heads, experts in all layers but those that are listed as dense."""
-    full = attention_of(fields, bias=fields.flag("attention_bias"), qk_norm="head")
-    num_layers = fields.count("num_hidden_layers")
-    attentions = windowed(fields, full, [_FULL] * num_layers)
-    return _model(fields, attentions, experts_of(fields), [True] * num_layers)
-
-
-@family(
     "afmoe",
     "AfmoeForCausalLM",
     keys=STATED_KV_KEYS
@@ -221,30 +199,6 @@ def read_afmoe(fields: Config) -> ModelSpec:
     experts = experts_of(fields, router_bias=True, shared_ffn_size=shared)
     sparse = [n >= first for n in range(num_layers)]
     return _model(fields, windowed(fields, full, by_rule), experts, sparse, num_norms=4)
-
-
-@family(
-    "solar_open",
-    "SolarOpenForCausalLM",
-    keys={role: key for role, key in STATED_KV_KEYS.items() if role != "intermediate_size"}
-    | {
-        **expert_keys("n_routed_experts"),
-        "moe_intermediate_size": count(),
-        "n_shared_experts": count_or_zero(1),
-        "attention_bias": flag(False),
-        "n_group": count_or_none(),
-        "topk_group": count_or_none(),
-        "use_qk_norm": flag(False),
-    },
-    harmless=f"{_ROUTING} intermediate_size first_k_dense_replace",
-)
-def read_solar_open(fields: Config) -> ModelSpec:
-    """Return Solar Open: experts in each layer, the router with a correction bias."""
-    norm = "head" if fields.flag("use_qk_norm") else "none"
-    attention = attention_of(fields, bias=fields.flag("attention_bias"), qk_norm=norm)
-    shared = fields.count("n_shared_experts") * fields.count("moe_intermediate_size")
-    experts = experts_of(fields, router_bias=True, shared_ffn_size=shared, **router_groups(fields))
-    return model_of(fields, LayerSpec(attention=attention, experts=experts))
 
 
 def _model(

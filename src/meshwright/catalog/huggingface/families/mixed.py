@@ -126,19 +126,6 @@ def _every_fourth_full(fields: Config) -> list[str]:
     return [SLIDING if (n + 1) % 4 else FULL for n in range(fields.count("num_hidden_layers"))]
 
 
-_OLMOE_KEYS = _OLMO_KEYS | expert_keys()
-
-
-@family("olmoe", "OlmoeForCausalLM", keys=_OLMOE_KEYS, harmless="clip_qkv norm_topk_prob")
-@family("flex_olmo", "FlexOlmoForCausalLM", keys=_OLMOE_KEYS, harmless="norm_topk_prob")
-def read_olmoe(fields: Config) -> ModelSpec:
-    """Return OLMoE, or FlexOlmo, which has the norms of OLMo 2."""
-    attention = attention_of(fields, bias=fields.flag("attention_bias"), qk_norm="full")
-    before = fields.family == "olmoe"
-    layer = LayerSpec(attention=attention, experts=experts_of(fields), norms_before=before)
-    return model_of(fields, layer)
-
-
 @family(
     "gpt_oss",
     "GptOssForCausalLM",
