@@ -789,10 +789,16 @@ def attention_cost(op: Op, layer: LocalLayer, rates: DeviceRates, *, causal: boo
     share = attended_fraction(
         length, spec.most_keys, causal and not is_whole, is_chunked=spec.window_kind == "chunked"
     )
+    # Joined tokens are rows of a matrix that is shorter by the stride.
+    stride = float(spec.stride or 1)
+    if spec.stride is not None:
+        joined = attended_fraction(length / stride, spec.chosen_keys, causal)
+        share = share + joined / stride
     per_score = 2.0 * (spec.head_size + spec.rope_head_size + spec.value_head_size)
     # Two products over the scores that are computed: Q K^T, and P V.
     flops = tokens * length * share * heads * per_score
-    indexed = tokens * length * attended_fraction(length, None, causal) * index_score_flops(spec)
+    indexed = tokens * length * attended_fraction(length / stride, None, causal) / stride
+    indexed = indexed * index_score_flops(spec)
     width = sum((layer.width(tensor) for tensor in op.inputs), layer.width(op.output))
     traffic = rates.activation_bytes * tokens * width
     written = 0.0 if op.moved is None else rates.activation_bytes * tokens * length * heads

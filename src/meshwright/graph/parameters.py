@@ -189,13 +189,14 @@ def _prediction_parameters(model: ModelSpec, kinds: tuple[LayerParameters, ...])
 def kv_words_per_token(attention: AttentionSpec | None) -> int:
     """Return the words that one layer keeps for one token: keys and values, or their latent.
 
-    An index keeps its key beside them.
+    The key of an index, and entries of joined tokens, come to them.
     """
     if attention is None or attention.shares_cache:
         return 0
     if attention.kind == "mla":
-        return (attention.kv_rank or 0) + attention.rope_head_size + attention.index_head_size
-    return attention.num_kv_heads * (attention.head_size + attention.value_head_size)
+        return (attention.kv_rank or 0) + attention.rope_head_size
+    values = 0 if attention.caches_once else attention.value_head_size
+    return attention.num_kv_heads * (attention.head_size + values)
 
 
 def kv_cache_bytes_per_token(model: ModelSpec, word_bytes: float) -> float:
@@ -206,10 +207,7 @@ def kv_cache_bytes_per_token(model: ModelSpec, word_bytes: float) -> float:
     word_bytes
         Bytes of one cached word [bytes].
     """
-    return word_bytes * sum(
-        count * kv_words_per_token(kind.attention)
-        for kind, count in zip(model.layer_kinds, model.layer_counts, strict=True)
-    )
+    return kv_cache_bytes(model, word_bytes, 1.0)
 
 
 def windowed_kv_cache_bytes_per_token(model: ModelSpec, word_bytes: float) -> float:
@@ -224,6 +222,8 @@ def windowed_kv_cache_bytes_per_token(model: ModelSpec, word_bytes: float) -> fl
 def kv_cache_bytes(model: ModelSpec, word_bytes: float, num_tokens: N) -> N:
     """Return the cache of one sequence; a layer with a window keeps no more than it [bytes].
 
+    With a stride r it keeps an entry for each r tokens as well, and an index has a key for each.
+
     Parameters
     ----------
     word_bytes
@@ -233,9 +233,14 @@ def kv_cache_bytes(model: ModelSpec, word_bytes: float, num_tokens: N) -> N:
     """
     total = 0.0 * num_tokens
     for kind, count in zip(model.layer_kinds, model.layer_counts, strict=True):
-        window = kind.attention.window if kind.attention is not None else None
+        if (attention := kind.attention) is None or attention.shares_cache:
+            continue
+        window = attention.window
         kept = num_tokens if window is None else smaller(num_tokens, float(window))
-        total = total + word_bytes * count * kv_words_per_token(kind.attention) * kept
+        entries = num_tokens / float(attention.stride or 1)
+        kept = kept + (entries if attention.stride is not None else 0.0)
+        words = kv_words_per_token(attention) * kept + attention.index_head_size * entries
+        total = total + word_bytes * count * words
     return total
 
 

@@ -62,6 +62,9 @@ def attention_sizes(spec: AttentionSpec) -> dict[str, int]:
         sizes |= {"key_content": spec.num_heads * spec.head_size}
     if spec.query_rank is not None:
         sizes["query_rank"] = spec.query_rank
+    if spec.output_rank is not None:
+        sizes |= {"output_rank": spec.output_rank}
+        sizes |= {"output_ranks": spec.output_rank * spec.output_groups}
     if spec.index_heads:
         sizes |= {"index_query": spec.index_heads * spec.index_head_size}
         sizes |= {"index_key": spec.index_head_size, "index_heads": spec.index_heads}
@@ -82,6 +85,11 @@ def attention_ops(
         ops.append(_gated_heads(core.output))
     output = Tensor("attention.output", ("tokens", "hidden"))
     heads, bias = ops[-1].output, spec.output_bias
+    if spec.output_rank is not None:
+        # A group of heads meets its own factor: rows of all of them make one product.
+        low = Tensor("attention.output_down", ("tokens", "output_rank"))
+        ops.append(product_op(low.name, heads, (low,), ATTENTION))
+        heads = Tensor("attention.output_factors", ("tokens", "output_ranks"))
     ops.append(product_op("attention.output", heads, (output,), ATTENTION, bias=bias))
     return ops, (output,)
 
@@ -113,8 +121,14 @@ def _plain_projections(
         Tensor(f"attention.{part}", ("tokens", part)) for part in ("query", "key", "value")
     )
     projected = () if spec.shares_cache else (key,) if spec.value_is_key else (key, value)
-    outputs = (query, *projected, *([_GATE] if spec.output_gate else []))
-    ops = [product_op("attention.qkv", source, outputs, ATTENTION, bias=spec.qkv_bias)]
+    gate = (_GATE,) if spec.output_gate else ()
+    ops, latent = _compressed_query(spec, source)
+    outputs = (*projected, *gate) if ops else (query, *projected, *gate)
+    ops.append(product_op("attention.qkv", source, outputs, ATTENTION, bias=spec.qkv_bias))
+    if spec.query_rank is not None:
+        ops.append(product_op("attention.query_up", latent, (query,), ATTENTION))
+    if spec.index_heads:
+        ops += _index_projections(latent, source)
     own: tuple[Tensor, ...] = (query,) if spec.shares_cache else (query, key)
     if spec.qk_norm != "none":
         ops.append(_query_key_norm(spec, own))
@@ -171,14 +185,7 @@ def _latent_projections(spec: AttentionSpec, source: Tensor) -> tuple[list[Op], 
     ``DeepseekV32Indexer`` of Hugging Face transformers.
     """
     norm: NormKind = "rms"
-    ops: list[Op] = []
-    query_source = source
-    if spec.query_rank is not None:
-        latent = Tensor("attention.query_down", ("tokens", "query_rank"))
-        bias = spec.qkv_bias
-        ops.append(product_op("attention.query_down", source, (latent,), ATTENTION, bias=bias))
-        ops.append(norm_op("attention.query_norm", latent, "query_rank", norm, ATTENTION))
-        query_source = ops[-1].output
+    ops, query_source = _compressed_query(spec, source)
     query = Tensor("attention.query", ("tokens", "query"))
     ops.append(product_op("attention.query_up", query_source, (query,), ATTENTION))
     if spec.index_heads:
@@ -193,6 +200,16 @@ def _latent_projections(spec: AttentionSpec, source: Tensor) -> tuple[list[Op], 
     ops.append(product_op("attention.kv_up", ops[-1].output, (content, value), ATTENTION))
     ops.append(_rotary((query, content, *shared), ("query", "key")))
     return ops, (*ops[-1].outputs, value)
+
+
+def _compressed_query(spec: AttentionSpec, source: Tensor) -> tuple[list[Op], Tensor]:
+    """Return the factor that compresses the queries, its norm, and the output; none: no rank."""
+    if spec.query_rank is None:
+        return [], source
+    latent = Tensor("attention.query_down", ("tokens", "query_rank"))
+    down = product_op(latent.name, source, (latent,), ATTENTION, bias=spec.qkv_bias)
+    norm = norm_op("attention.query_norm", latent, "query_rank", "rms", ATTENTION)
+    return [down, norm], norm.output
 
 
 def _index_projections(query_source: Tensor, source: Tensor) -> list[Op]:
@@ -372,7 +389,7 @@ def _side_dims(number: int) -> tuple[str, str]:
     return f"side_{number}_in", f"side_{number}_out"
 
 
-def side_ops(spec: SideSpec | None, stream: Tensor, hidden: int) -> list[Op]:
+def side_ops(spec: SideSpec | None, stream: Tensor, hidden: int, place: str = SIDE) -> list[Op]:
     """Return the products beside the branches, and one pass over the stream for their vectors.
 
     A product as wide as the stream reads it; the others read tensors of their own.
@@ -382,18 +399,18 @@ def side_ops(spec: SideSpec | None, stream: Tensor, hidden: int) -> list[Op]:
     ops = []
     for number, (width, _) in enumerate(spec.products):
         rows, columns = _side_dims(number)
-        name = f"{SIDE}.{number}"
+        name = f"{place}.{number}"
         source = stream if width == hidden else Tensor(f"{name}.input", ("tokens", rows))
         made = Tensor(name, ("tokens", columns))
         ops.append(product_op(name, source, (made,), SIDE))
     if spec.num_vector_params:
         ops.append(
             Op(
-                name=f"{SIDE}.vectors",
+                name=f"{place}.vectors",
                 kind=OpKind.ELEMENTWISE,
                 inputs=(stream,),
-                output=hidden_activation(f"{SIDE}.vectors"),
-                weights=(Tensor(f"{SIDE}.vectors.weight", ("side_vectors",)),),
+                output=hidden_activation(f"{place}.vectors"),
+                weights=(Tensor(f"{place}.vectors.weight", ("side_vectors",)),),
                 saved=(stream,),
                 words_per_element=(2.0, 3.0),
                 region=SIDE,
@@ -427,7 +444,7 @@ def embedding_graph(model: ModelSpec, *, dropout: bool) -> LayerGraph:
         rows, found = _SIDE_TABLE[:1], Tensor("embedding.side_lookup", ("tokens", "side_columns"))
         second = replace(lookup, name=found.name, output=found, weights=(table,), contracted=rows)
         ops.insert(0, second)
-    ops += side_ops(model.side, lookup.output, model.hidden_size)
+    ops += side_ops(model.side, lookup.output, model.hidden_size, "embedding.side")
     return LayerGraph(tuple(ops), 1, edge_sizes(model))
 
 

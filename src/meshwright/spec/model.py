@@ -41,7 +41,11 @@ class AttentionSpec(Declaration):
     sinks: bool = False
     """One learned sink logit for each head."""
     query_rank: Count | None = None
-    """MLA: rank of the compressed query; None: queries are projected at once."""
+    """Rank of the compressed query; None: queries are projected at once."""
+    output_rank: Count | None = None
+    """Rank of the factor that compresses a group of heads; None: heads are projected at once."""
+    output_groups: Count = 1
+    """Groups of heads, each with a factor of its own."""
     kv_rank: Count | None = None
     """MLA: rank of the compressed keys and values that the cache holds."""
     rope_head_size: CountOrZero = 0
@@ -55,8 +59,13 @@ class AttentionSpec(Declaration):
     """Keys and values are those of an earlier layer: it has no projections of them, no cache."""
     value_is_key: bool = False
     """One projection makes keys and values; both are cached, as they are normed apart."""
+    caches_once: bool = False
+    """Keys are the values in the cache too, so that one of them is kept."""
+    stride: Count | None = None
+    """Tokens that are joined into one more entry of the cache, beside those in the window."""
     chosen_keys: Count | None = None
-    """Tokens that a query attends to, chosen by an index among all; the cache keeps every token."""
+    """Tokens that a query attends to, chosen by an index among all; the cache keeps every token.
+    With a stride: entries of joined tokens."""
     index_heads: CountOrZero = 0
     """Heads of queries of the index; 0: none, or tokens that an earlier layer chose."""
     index_head_size: CountOrZero = 0
@@ -64,8 +73,9 @@ class AttentionSpec(Declaration):
 
     @property
     def most_keys(self) -> int | None:
-        """Tokens that a query attends to at most; None: all before it."""
-        limits = [limit for limit in (self.window, self.chosen_keys) if limit is not None]
+        """Tokens that a query attends to at most, joined ones aside; None: all before it."""
+        chosen = None if self.stride else self.chosen_keys
+        limits = [limit for limit in (self.window, chosen) if limit is not None]
         return min(limits, default=None)
 
     @model_validator(mode="after")
@@ -76,8 +86,12 @@ class AttentionSpec(Declaration):
             )
         if (self.kind == "mla") != (self.kv_rank is not None):
             raise ValueError(f"kv_rank: stated for MLA only, and always there ({self.kind} here)")
-        if (self.index_heads or self.chosen_keys) and self.kind != "mla":
-            raise ValueError("chosen_keys: an index is known for MLA only")
+        if self.index_heads and self.query_rank is None:
+            raise ValueError("index_heads: an index reads compressed queries (query_rank)")
+        if self.num_heads % self.output_groups:
+            raise ValueError(f"output_groups: {self.output_groups} do not divide {self.num_heads}")
+        if self.stride is not None and self.window is None:
+            raise ValueError("stride: entries of joined tokens stand beside a window")
         if bool(self.index_heads) != bool(self.index_head_size):
             raise ValueError("index_head_size: stated with index_heads, and only with them")
         if self.value_is_key and self.head_size != self.value_head_size:
@@ -228,6 +242,8 @@ class LayerSpec(Declaration):
             "keys and values of an earlier layer": bool(attention and attention.shares_cache),
             "values that are keys": bool(attention and attention.value_is_key),
             "tokens chosen by an index": bool(attention and attention.chosen_keys),
+            "joined tokens": bool(attention and attention.stride),
+            "heads compressed by groups": bool(attention and attention.output_rank),
         }
         return tuple(part for part, is_there in found.items() if is_there)
 

@@ -1,6 +1,6 @@
 """Families with latent attention.
 
-DeepSeek V2 to V3.2, GLM-4.7 Flash and GLM-5, Kimi Linear, MiniCPM 3 and Youtu.
+DeepSeek V2 to V4, GLM-4.7 Flash and GLM-5, Kimi Linear, MiniCPM 3 and Youtu.
 
 Source, where a family names no other: the configuration and model classes of Hugging Face
 transformers (``DeepseekV3Config`` and ``DeepseekV3Attention``, ...).
@@ -30,7 +30,7 @@ from meshwright.catalog.huggingface.family import (
     router_groups,
     text,
 )
-from meshwright.spec.model import AttentionSpec, LayerSpec, ModelSpec, RecurrenceSpec
+from meshwright.spec.model import AttentionSpec, LayerSpec, ModelSpec, RecurrenceSpec, SideSpec
 
 _DEEPSEEK_KEYS = CORE_KEYS | {
     "intermediate_size": count(),
@@ -163,6 +163,125 @@ def _with_index(fields: Config) -> list[bool]:
     fields.require(len(stated) == len(places), "index_topk_pattern", message)
     fields.finish()
     return [kind in ("F", "full") for kind in stated]
+
+
+_NEAR, _CHOSEN, _ALL = (
+    "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention",
+)  # fmt: skip
+_KIND_OF_RATIO = {0: _NEAR, 4: _CHOSEN, 128: _ALL}
+
+
+@family(
+    "deepseek_v4",
+    "DeepseekV4ForCausalLM",
+    keys=CORE_KEYS
+    | {
+        "head_dim": count(512),
+        "num_key_value_heads": count(1, most=1),
+        "q_lora_rank": count(1024),
+        "o_lora_rank": count(1024),
+        "o_groups": count(8, rule=("divides", "num_attention_heads")),
+        "qk_rope_head_dim": count(64),
+        **expert_keys("n_routed_experts"),
+        "moe_intermediate_size": count(2048),
+        "n_shared_experts": count_or_zero(1),
+        "layer_types": layer_types(_NEAR, _CHOSEN, _ALL),
+        "mlp_layer_types": layer_types("hash_moe", "moe"),
+        "compress_ratios": counts_or_none(),
+        "compress_rates": ConfigKey("section", None, section={_CHOSEN: count(4), _ALL: count(128)}),
+        "num_hash_layers": count_or_zero(3),
+        "sliding_window": count(128),
+        "hc_mult": count(4),
+        "index_n_heads": count(64),
+        "index_head_dim": count(128),
+        "index_topk": count(512),
+        "num_nextn_predict_layers": count_or_zero(1),
+        "tie_word_embeddings": flag(False),
+    },
+    harmless="compress_rope_theta hc_sinkhorn_iters hc_eps swiglu_limit norm_topk_prob "
+    "routed_scaling_factor scoring_func topk_method expert_dtype",
+)
+def read_deepseek_v4(fields: Config) -> ModelSpec:
+    """Return DeepSeek-V4: one head of keys that are values, near ones and joined ones.
+
+    Layers join few tokens and choose among the joined ones by an index, or join many and see all.
+    Several streams are mixed before and after each branch. First routers look the experts up.
+    Source: ``DeepseekV4Attention``, ``DeepseekV4CSACompressor``, ``DeepseekV4HyperConnection``.
+    """
+    fields.finish()
+    num_layers, hidden = fields.count("num_hidden_layers"), fields.count("hidden_size")
+    streams = fields.count("hc_mult")
+    near = AttentionSpec(
+        num_heads=fields.count("num_attention_heads"), num_kv_heads=1,
+        head_size=fields.count("head_dim"), value_head_size=fields.count("head_dim"),
+        window=fields.count("sliding_window"), qk_norm="unweighted", sinks=True,
+        query_rank=fields.count("q_lora_rank"), output_rank=fields.count("o_lora_rank"),
+        output_groups=fields.count("o_groups"), value_is_key=True, caches_once=True,
+    )  # fmt: skip
+    shared = fields.count("n_shared_experts") * fields.count("moe_intermediate_size")
+    experts = experts_of(fields, router_bias=True, shared_ffn_size=shared)
+    first, types = fields.count("num_hash_layers"), fields.listed("mlp_layer_types")
+    looked_up = [kind == "hash_moe" for kind in types or ()] or [
+        place < first for place in range(num_layers)
+    ]
+    layers = []
+    for kind, is_looked_up in zip(_kinds_of_joining(fields), looked_up, strict=True):
+        attention, products, vectors = _joining(fields, near, kind)
+        mixing = (streams * hidden, (2 + streams) * streams)
+        side = SideSpec(
+            products=(*products, mixing, mixing),
+            num_vector_params=vectors + 2 * (mixing[1] + 3),
+        )
+        router = experts.model_copy(update={"router_bias": not is_looked_up})
+        layers.append(LayerSpec(attention=attention, experts=router, side=side))
+    notes = [
+        f"{streams} streams: their mixing is counted, the memory of one stream is priced",
+        "layers for multi-token prediction of the checkpoint are not counted",
+    ]
+    head = SideSpec(products=((streams * hidden, streams),), num_vector_params=streams + 1)
+    return model_of(fields, layers, notes=notes, side=head)
+
+
+def _kinds_of_joining(fields: Config) -> list[str]:
+    """Return the kind of attention of each layer: as listed, by its ratio, or by turns."""
+    num_layers, ratios = fields.count("num_hidden_layers"), fields.listed("compress_ratios")
+    if listed := fields.listed("layer_types"):
+        return listed
+    if ratios is None:
+        turns = [_CHOSEN if place % 2 else _ALL for place in range(max(num_layers - 2, 0))]
+        return [*[_ALL] * min(num_layers, 2), *turns]
+    message = f"{ratios}; expected one of {', '.join(map(str, _KIND_OF_RATIO))} for each layer"
+    is_right = len(ratios) >= num_layers and set(ratios) <= set(_KIND_OF_RATIO)
+    fields.require(is_right, "compress_ratios", message)
+    fields.finish()
+    return [_KIND_OF_RATIO[ratio] for ratio in ratios[:num_layers]]
+
+
+def _joining(
+    fields: Config, near: AttentionSpec, kind: str
+) -> tuple[AttentionSpec, tuple[tuple[int, int], ...], int]:
+    """Return the attention of a layer, the products that join tokens, and their learned numbers.
+
+    Tokens are joined by learned weights, of which there are twice as many columns where spans
+    overlap. The index joins tokens as well: its key has four times the columns of a plain one.
+    """
+    size, hidden = near.head_size, fields.count("hidden_size")
+    if kind == _NEAR:
+        return near, (), size
+    stride = fields.count(f"compress_rates.{kind}")
+    if kind == _ALL:
+        wide, vectors = size, stride * size + 2 * size
+        return near.model_copy(update={"stride": stride}), ((hidden, wide),) * 2, vectors
+    index, wide = fields.count("index_head_dim"), 2 * size
+    attention = near.model_copy(
+        update={
+            "stride": stride, "chosen_keys": fields.count("index_topk"),
+            "index_heads": fields.count("index_n_heads"), "index_head_size": index,
+        }
+    )  # fmt: skip
+    # A plain index has one key, and a norm with a bias.
+    products = ((hidden, wide), (hidden, wide), (hidden, 3 * index))
+    return attention, products, stride * (wide + 2 * index) + 2 * size - index
 
 
 _LINEAR_KEYS = {
