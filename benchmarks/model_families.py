@@ -48,13 +48,15 @@ STATED: dict[str, dict[str, Any]] = {
     "glm4_moe": {"head_dim": 128},
     "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"] * 8},
     "lfm2": {"layer_types": ["conv", "conv", "full_attention", "conv"] * 8},
+    "glm4v_moe": {"text_config": {"head_dim": 128}},
+    "qwen2_5_omni_thinker": {"tie_word_embeddings": True},
     "gemma3n_text": {"num_kv_shared_layers": 10},
     "dots1": {"n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": 6},
     **{
         name: {"tie_word_embeddings": False}
         for name in (
             "deepseek_vl", "deepseek_vl_hybrid", "internvl", "janus", "kimi_k25", "lighton_ocr",
-            "minicpm_ocr", "mistral3", "moss_transcribe_diarize", "ovis2",
+            "hyperclovax_vision_v2", "minicpm_ocr", "mistral3", "moss_transcribe_diarize", "ovis2",
         )
     },
     "deepseek_v2": {"num_experts_per_tok": 6},
@@ -101,23 +103,22 @@ def language_parameters(model: Any) -> int:
     return sum(found.values())
 
 
+def stated_config(name: str) -> tuple[Any, dict[str, Any]]:
+    """Return a configuration of transformers, and its ``config.json``."""
+    config = CONFIG_MAPPING[name](**STATED.get(name, {}))
+    architecture = (CAUSAL | OTHERS).get(name, ())
+    first = [architecture] if isinstance(architecture, str) else list(architecture[:1])
+    return config, {**json.loads(config.to_json_string()), "architectures": first}
+
+
 def row(name: str) -> tuple[str, str, str, str]:
     """Return a row of the table: model type, parameters there and here, and the verdict."""
     try:
-        config = CONFIG_MAPPING[name](**STATED.get(name, {}))
-        stated = json.loads(config.to_json_string())
-        architecture = (CAUSAL | OTHERS)[name]
-        stated["architectures"] = [
-            architecture if isinstance(architecture, str) else architecture[0]
-        ]
+        config, stated = stated_config(name)
         theirs = language_parameters(built(name, config))
     except Exception as error:  # a matter of transformers
-        return (
-            name,
-            "",
-            "",
-            f"not built: {' '.join(f'{type(error).__name__} {error}'.split())[:60]}",
-        )
+        reason = " ".join(f"{type(error).__name__} {error}".split())
+        return name, "", "", f"not built: {reason[:60]}"
     try:
         ours = count_parameters(read_config(stated)).num_params
     except MeshwrightError as error:
