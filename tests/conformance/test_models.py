@@ -81,8 +81,16 @@ def test_the_head_is_stated(name):
     assert sum("head:" in line for line in lines) == 1
 
 
+def _wrappers(name):
+    """Return the models of several media that may hold a text model."""
+    inner = name.removesuffix("_model").removesuffix("_text")
+    return inner, f"{inner}_thinker"
+
+
 SMALL = (Path(__file__).parents[1] / "parity" / "test_transformers_families.py").read_text("utf-8")
 """Families built small beside transformers."""
+PAGE = (Path(__file__).parents[2] / "docs" / "results" / "model_families.md").read_text("utf-8")
+"""Families with the parameters of transformers by the defaults of their class."""
 
 
 def test_every_family_file_registers_and_every_type_occurs_in_the_catalog_or_is_built_small():
@@ -93,6 +101,8 @@ def test_every_family_file_registers_and_every_type_occurs_in_the_catalog_or_is_
         if "text_config" in model_entry(name).config
     }
     others = set(known_model_types()) - types - nested
-    assert [name for name in others if f'"{name.removesuffix("_text")}' not in SMALL] == []
+    equal = {line.split()[1] for line in PAGE.splitlines() if line.endswith("| equal |")}
+    left = {name for name in others if f'"{name.removesuffix("_text")}' not in SMALL}
+    assert {name for name in left if not equal & {name, *_wrappers(name)}} == set()
     modules = {families[entry].read.__module__.rsplit(".", 1)[1] for entry in families}
     assert modules == {module.name for module in pkgutil.iter_modules(family_files.__path__)}

@@ -100,6 +100,7 @@ DECLARED = {
     "Traffic": Traffic,
     "Model": model.ModelSpec,
     "Layer": model.LayerSpec,
+    "Side": model.SideSpec,
     "Attention": model.AttentionSpec,
     "Recurrence": model.RecurrenceSpec,
     "Feed-forward": model.FeedForwardSpec,

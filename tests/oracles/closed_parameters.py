@@ -10,9 +10,10 @@ from meshwright.spec.model import (
     LayerSpec,
     ModelSpec,
     RecurrenceSpec,
+    SideSpec,
 )
 
-NUM_STEPS = {"mamba2": 1, "gated_delta": 2}
+NUM_STEPS = {"mamba2": 1, "gated_delta": 2, "kda": 1}
 """Numbers for each token and head: the time step; or the decay and the strength of writing."""
 NUM_VECTORS = {"mamba2": 3, "gated_delta": 2}
 """Learned numbers of each head: decay rate, bias of the step, and the skip of a state space."""
@@ -24,13 +25,23 @@ def closed_parameters(model: ModelSpec) -> dict[str, int]:
     outer_norms = int(model.final_norm) + int(model.embedding_norm)
     found = {
         "embedding": table + model.learned_positions * hidden,
+        "side": side_parameters(model.side),
         "norms": outer_norms * norm_parameters(model, hidden),
         "head": table * (not model.tied_embeddings) + model.vocab_size * model.head_bias,
     }
+    if model.side_table is not None:
+        found["embedding"] += model.side_table[0] * model.side_table[1]
     for layer, count in zip(model.layer_kinds, model.layer_counts, strict=True):
         for part, number in layer_parts(layer, model).items():
             found[part] = found.get(part, 0) + count * number
     return found
+
+
+def side_parameters(side: SideSpec | None) -> int:
+    """Return the parameters of products and vectors beside the branches."""
+    if side is None:
+        return 0
+    return sum(rows * columns for rows, columns in side.products) + side.num_vector_params
 
 
 def layer_parts(layer: LayerSpec, model: ModelSpec) -> dict[str, int]:
@@ -47,6 +58,7 @@ def layer_parts(layer: LayerSpec, model: ModelSpec) -> dict[str, int]:
         "experts": experts.num_experts * _expert_parameters(experts, hidden) if experts else 0,
         "shared_experts": _shared_parameters(experts, hidden) if experts else 0,
         "router": experts.num_experts * (hidden + int(experts.router_bias)) if experts else 0,
+        "side": side_parameters(layer.side),
         "norms": norms,
     }
 
@@ -65,7 +77,9 @@ def attention_parameters(attention: AttentionSpec, hidden: int) -> int:
         return _latent_parameters(attention, hidden) + output + sinks
     # A gate is projected as wide as the queries.
     query_width = attention.num_heads * attention.head_size * (1 + attention.output_gate)
-    kv_width = attention.num_kv_heads * (attention.head_size + attention.value_head_size)
+    values = 0 if attention.value_is_key else attention.value_head_size
+    kv_width = attention.num_kv_heads * (attention.head_size + values)
+    kv_width = 0 if attention.shares_cache else kv_width
     rows = hidden + (1 if attention.qkv_bias else 0)
     return (query_width + kv_width) * rows + output + sinks
 
@@ -85,17 +99,21 @@ def _latent_parameters(attention: AttentionSpec, hidden: int) -> int:
     queries = hidden * query_width
     if query_rank is not None:
         queries = rows * query_rank + query_rank * query_width
-    return queries + rows * (kv_rank + attention.rope_head_size) + kv_rank * key_value_width
+    # An index has queries of its own, one key, and a weight for each of its heads.
+    heads, size = attention.index_heads, attention.index_head_size
+    index = (query_rank or hidden) * heads * size + hidden * (size + heads)
+    latent = rows * (kv_rank + attention.rope_head_size) + kv_rank * key_value_width
+    return queries + index + latent
 
 
 def _attention_norm_parameters(attention: AttentionSpec, model: ModelSpec) -> int:
     """Return the parameters of norms on queries, keys and the factors of latent attention."""
     size = (attention.query_rank or 0) + (attention.kv_rank or 0)
     if attention.qk_norm == "head":
-        size += 2 * attention.head_size
+        size += (1 if attention.shares_cache else 2) * attention.head_size
     elif attention.qk_norm == "full":
         size += (attention.num_heads + attention.num_kv_heads) * attention.head_size
-    return norm_parameters(model, size)
+    return norm_parameters(model, size) + 2 * attention.index_head_size
 
 
 def recurrence_parameters(recurrence: RecurrenceSpec, hidden: int) -> int:
@@ -108,6 +126,22 @@ def recurrence_parameters(recurrence: RecurrenceSpec, hidden: int) -> int:
     """
     sizes = recurrence_sizes(recurrence)
     inner, heads = sizes["inner"], sizes["inner_heads"]
+    bias = int(recurrence.bias)
+    if recurrence.kind == "short_conv":
+        taps = inner * (recurrence.conv_size + recurrence.conv_bias)
+        return 3 * inner * (hidden + bias) + taps + inner * hidden + hidden * bias
+    if recurrence.kind == "kda":
+        # q, k, v, convolutions, two gates of low rank, write, decay and its bias, output
+        rank, keys = recurrence.gate_rank, sizes["state_key"]
+        mixed = inner + 2 * keys
+        gates = rank * (2 * hidden + inner + keys)
+        return (
+            mixed * (hidden + recurrence.conv_size)
+            + gates
+            + heads * (hidden + 1)
+            + keys
+            + (inner * hidden)
+        )
     channels = inner + 2 * sizes["state_key"]
     columns = inner + channels + NUM_STEPS[recurrence.kind] * heads
     convolution = channels * (recurrence.conv_size + recurrence.conv_bias)
@@ -119,6 +153,8 @@ def recurrence_parameters(recurrence: RecurrenceSpec, hidden: int) -> int:
 def _gated_norm_parameters(recurrence: RecurrenceSpec) -> int:
     """Return the parameters of the norm of a recurrence: of all heads, or shared by them."""
     sizes = recurrence_sizes(recurrence)
+    if recurrence.kind == "short_conv" or not recurrence.output_norm:
+        return 0
     return sizes["inner" if recurrence.kind == "mamba2" else "inner_head_size"]
 
 

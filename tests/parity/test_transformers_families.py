@@ -82,6 +82,26 @@ GPT = {
          "num_key_value_heads", "intermediate_size")
     ),
 }  # fmt: skip
+ROUTED_LATENT = LATENT | {
+    "num_hidden_layers": 4, "n_routed_experts": 6, "num_experts_per_tok": 2, "n_shared_experts": 1,
+    "moe_intermediate_size": 16, "n_group": 2, "topk_group": 2, "index_n_heads": 4,
+    "index_head_dim": 8, "index_topk": 3, "first_k_dense_replace": 1,
+}  # fmt: skip
+KIMI = ROUTED_LATENT | {
+    "q_lora_rank": None, "n_group": None, "topk_group": 1, "num_experts_per_tok": None,
+    "n_routed_experts": None, "n_shared_experts": None, "num_experts": 6,
+    "num_experts_per_token": 2, "num_shared_experts": 1,
+    "layer_types": ["linear_attention", "full_attention"] * 2,
+    "linear_head_dim": 8, "linear_num_heads": 5, "linear_conv_kernel_dim": 3,
+    **dict.fromkeys(("index_n_heads", "index_head_dim", "index_topk")),
+}  # fmt: skip
+LFM = {"conv_L_cache": 3, "layer_types": ["conv", "full_attention", "conv"]}
+SHARING = {
+    "head_dim": 10, "num_hidden_layers": 6, "num_kv_shared_layers": 2, "sliding_window": 16,
+    "layer_types": ["sliding_attention", "full_attention"] * 3, "vocab_size_per_layer_input": 90,
+    "hidden_size_per_layer_input": 8,
+}  # fmt: skip
+GEMMA4 = SHARING | {"global_head_dim": 14}
 HYBRID = GRANITE4 | MAMBA | {"layer_types": ["mamba", "attention", "mamba"]}
 RECURRENT = {
     "mamba2": ("mamba2", MAMBA2),
@@ -107,7 +127,47 @@ RECURRENT = {
     "qwen3.5": ("qwen3_5_text", QWEN3_5),
     "qwen3.5-experts": ("qwen3_5_moe_text", QWEN3_NEXT | {"intermediate_size": None}),
     "olmo-hybrid": ("olmo_hybrid", OLMO_HYBRID),
+    "falcon-h1": ("falcon_h1", MAMBA | {"mamba_d_ssm": 96}),
+    "falcon-h1-norm": (
+        "falcon_h1", MAMBA | {"mamba_d_ssm": 96, "mamba_rms_norm": True, "mamba_n_groups": 1},
+    ),
+    "lfm2": ("lfm2", LFM | {"block_multiple_of": 16}),
+    "lfm2-biases": ("lfm2", LFM | {"conv_bias": True, "block_auto_adjust_ff_dim": False}),
+    "lfm2-experts": (
+        "lfm2_moe",
+        LFM | {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+               "num_dense_layers": 1},
+    ),
+    "kimi-linear": ("kimi_linear", KIMI),
+    "deepseek-v3.2": ("deepseek_v32", ROUTED_LATENT),
+    "glm5": ("glm_moe_dsa", ROUTED_LATENT),
+    "glm5-shared-choice": (
+        "glm_moe_dsa", ROUTED_LATENT | {"indexer_types": ["full", "shared", "full", "shared"]},
+    ),
+    "gemma3n": (
+        "gemma3n_text",
+        SHARING | {"intermediate_size": [80] * 4 + [96] * 2, "laurel_rank": 4,
+                   "altup_num_inputs": 3, "activation_sparsity_pattern": [0.0] * 6},
+    ),
+    "gemma4": ("gemma4_text", GEMMA4),
+    "gemma4-wide": (
+        "gemma4_text",
+        GEMMA4 | {"use_double_wide_mlp": True, "attention_k_eq_v": True,
+                  "num_global_key_value_heads": 1},
+    ),
+    "gemma4-experts": (
+        "gemma4_text",
+        GEMMA4 | {"enable_moe_block": True, "num_experts": 6, "top_k_experts": 2,
+                  "moe_intermediate_size": 16, "hidden_size_per_layer_input": 0,
+                  "num_kv_shared_layers": 0},
+    ),
+    "gemma4-unified": (
+        "gemma4_unified_text",
+        {key: value for key, value in GEMMA4.items() if "per_layer_input" not in key},
+    ),
 }  # fmt: skip
+AGAIN = {"gemma3n": 6 * 2 * 48 * 3}
+"""FLOPs of products that run twice: each layer routes streams before and after its branches."""
 CASES = {
     "gemma": ("gemma", {"head_dim": 12}),
     "gemma-biases": ("gemma", {"head_dim": 12, "attention_bias": True}),
@@ -156,6 +216,9 @@ CASES = {
     "mellum": (
         "mellum", WINDOWED | SPARSE | EXPERTS | {"head_dim": 10, "moe_intermediate_size": 16},
     ),
+    "hunyuan-experts": (
+        "hunyuan_v1_moe", {"head_dim": 10, "num_experts": 6, "moe_topk": 2},
+    ),
     "minimax-m2": ("minimax_m2", EXPERTS | {"head_dim": 10}),
     "afmoe": ("afmoe", WINDOWED | ROUTED | {"head_dim": 10, "num_dense_layers": 1}),
     "solar-open": (
@@ -183,6 +246,44 @@ CASES = {
     "jais2": ("jais2", {"head_dim": 10}),
     "nemotron": ("nemotron", {"head_dim": 10}),
     "cohere": ("cohere", {"use_qk_norm": True}),
+    "aria": (
+        "aria_text",
+        {"moe_num_experts": 6, "moe_topk": 2, "moe_num_shared_experts": 2, "head_dim": 8},
+    ),
+    "bitnet": ("bitnet", {}),
+    "biogpt": ("biogpt", {"num_key_value_heads": None}),
+    "dots1": (
+        "dots1",
+        {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+         "n_shared_experts": 2, "first_k_dense_replace": 1, "n_group": 2, "topk_group": 2},
+    ),
+    "gpt-neo": (
+        "gpt_neo",
+        {"num_heads": 6, "num_layers": 3, "attention_types": [[["global", "local", "global"], 1]],
+         "window_size": 16, **dict.fromkeys(("num_key_value_heads", "num_attention_heads",
+                                             "num_hidden_layers"))},
+    ),
+    "granite-swa": ("granite_swa", WINDOWED),
+    "granite-experts-swa": ("granitemoe_swa", WINDOWED | EXPERTS),
+    "hunyuan-v3": ("hy_v3", ROUTED | SPARSE | {"head_dim": 10}),
+    "hyperclova-x": ("hyperclovax", {"head_dim": 10}),
+    "kolibri": (
+        "kolibri1",
+        WINDOWED | EXPERTS | {"head_dim": 10, "moe_intermediate_size": 16,
+                              "shared_expert_intermediate_size": 20, "intermediate_size": None},
+    ),
+    "laguna": (
+        "laguna",
+        SPARSE | {"head_dim": 10, "moe_intermediate_size": 16, "num_experts": 6,
+                  "num_experts_per_tok": 2, "shared_expert_intermediate_size": 20},
+    ),
+    "persimmon": ("persimmon", {"num_key_value_heads": None}),
+    "xglm": (
+        "xglm",
+        {"d_model": 48, "ffn_dim": 80, "num_layers": 3, "attention_heads": 6,
+         **dict.fromkeys(("hidden_size", "intermediate_size", "num_hidden_layers",
+                          "num_attention_heads", "num_key_value_heads"))},
+    ),
     "cohere2": ("cohere2", WINDOWED | {"head_dim": 8}),
 }  # fmt: skip
 
@@ -212,7 +313,8 @@ def language_model(config, device):
 @pytest.mark.parametrize("case", [*CASES, *RECURRENT])
 def test_parameters_are_those_of_the_modules(case):
     model = language_model(config_of(case), "meta")
-    biases = [one for name, one in model.named_buffers() if name.endswith("score_correction_bias")]
+    ends = ("score_correction_bias", "expert_bias")
+    biases = [one for name, one in model.named_buffers() if name.endswith(ends)]
     of_activations = sum("act_fn" in name for name, _ in model.named_parameters())  # a note says so
     held = sum(one.numel() for one in (*model.parameters(), *biases)) - of_activations
     assert count_parameters(read_config(config_of(case))).num_params == held
@@ -247,19 +349,24 @@ def test_linear_layers_and_states_are_those_of_a_step(case):
     graph = build_graph(model)
     of_layers = [
         layer.count * layer_flops_per_token(layer, tokens, ScoreCount.FULL, OpKind.MATMUL)
-        for layer in (*graph.layers, graph.head)
+        for layer in (graph.embedding, *graph.layers, graph.head)
     ]
-    assert counted == tokens * sum(of_layers)
+    assert counted == tokens * (sum(of_layers) + AGAIN.get(case, 0))
     cache = getattr(output, "past_key_values", None) or output.cache_params
     states, inputs, pairs = 0, 0, 0
     for layer in cache.layers:
-        states += sum(part.numel() for part in getattr(layer, "recurrent_states", {}).values())
-        inputs += sum(part.numel() for part in getattr(layer, "conv_states", {}).values())
-        parts = (getattr(layer, name, None) for name in ("keys", "values"))
+        for name in ("recurrent_states", "conv_states"):
+            kept = sum(
+                part.numel() for part in getattr(layer, name, {}).values() if part is not None
+            )
+            states, inputs = (
+                (states + kept, inputs) if name == "recurrent_states" else (states, inputs + kept)
+            )
+        parts = (getattr(layer, name, None) for name in ("keys", "values", "indexer_keys"))
         pairs += sum(part.numel() for part in parts if part is not None)
     assert pairs == kv_cache_bytes(model, 1.0, float(tokens))
     # transformers keeps as many inputs as a convolution sees, of which the newest is not needed
-    size = model.recurrences[0].conv_size
+    size = model.recurrences[0].conv_size if model.recurrences else 1
     needed = inputs * (size - 1) / size
     assert STATE_WORD_BYTES * states + needed == recurrent_state_bytes(model, 1.0)
 

@@ -27,8 +27,14 @@ class LayerWork:
     score_flops: float
     """FLOPs of the scores of one token with one other, forward."""
     window: float
+    """Most tokens of the cache of a sequence."""
+    most_keys: float
     """Most tokens that a token attends to."""
     is_chunked: bool
+    stride: float
+    """Tokens of one joined entry beside the window; infinite: there is none."""
+    chosen: float
+    """Most of the joined entries that a token attends to."""
     cache_elements: float
     """Elements of the cache of one token."""
     cache_heads: float
@@ -45,8 +51,11 @@ class LayerWork:
 
     def attended(self, length: float) -> float:
         """Return the mean number of tokens that a token of a sequence attends to."""
-        seen = min(self.window, length)
-        return seen / 2.0 if self.is_chunked else seen - seen * seen / (2.0 * length)
+        seen = min(self.most_keys, length)
+        entries = length / self.stride
+        joined = min(self.chosen, entries)
+        beside = joined - joined * joined / (2.0 * entries) if entries else 0.0
+        return (seen / 2.0 if self.is_chunked else seen - seen * seen / (2.0 * length)) + beside
 
 
 def _attention(spec: AttentionSpec, hidden: float) -> tuple[float, float, float, float, float]:
@@ -54,23 +63,34 @@ def _attention(spec: AttentionSpec, hidden: float) -> tuple[float, float, float,
     heads, size, value = spec.num_heads, spec.head_size, spec.value_head_size
     wide = heads * (size + spec.rope_head_size) if spec.kind == "mla" else heads * size
     out = heads * value * hidden * (2.0 if spec.output_gate else 1.0)
+    if spec.output_rank is not None:
+        out = spec.output_rank * (heads * value + spec.output_groups * hidden)
+    ranks = spec.query_rank
+    query = hidden * wide if ranks is None else ranks * (hidden + wide)
+    index = spec.index_heads * ((ranks or 0) * spec.index_head_size + hidden)
+    query += index + hidden * spec.index_head_size
     scores = 2.0 * (wide + heads * value)
     if spec.kind == "mla":
         rank = spec.kv_rank or 0
-        ranks = spec.query_rank
-        query = hidden * wide if ranks is None else ranks * (hidden + wide)
-        cached = float(rank + spec.rope_head_size)
-        params = query + hidden * cached + rank * heads * (size + value) + out
-        return params, scores, cached, 1.0, hidden + cached + heads * value
-    cached = float(spec.num_kv_heads * (size + value))
-    params = hidden * (wide + cached) + out
+        latent = float(rank + spec.rope_head_size)
+        cached = latent + spec.index_head_size
+        params = query + hidden * latent + rank * heads * (size + value) + out
+        return params, scores, cached, 1.0, hidden + latent + heads * value
+    made = 0.0 if spec.shares_cache else 1.0 if spec.value_is_key else 2.0
+    params = query + hidden * made / 2.0 * spec.num_kv_heads * (size + value) + out
+    cached = float(spec.num_kv_heads * (size + value * (not spec.caches_once)))
+    cached *= not spec.shares_cache
     return params, scores, cached, spec.num_kv_heads, hidden + wide + cached + heads * value
 
 
 def _recurrence(spec: RecurrenceSpec, hidden: float) -> float:
     """Return the parameters of the projections before and after a recurrence."""
     inner, keys = spec.num_heads * spec.head_size, spec.num_groups * spec.state_size
-    return hidden * (3.0 * inner + 2.0 * keys)
+    if spec.kind == "kda":
+        return hidden * (2.0 * inner + 2.0 * keys + 2.0 * spec.gate_rank) + spec.gate_rank * (
+            inner + keys
+        )
+    return hidden * (3.0 * inner + (1.0 if spec.kind == "short_conv" else 2.0) * keys)
 
 
 def _experts(spec: ExpertSpec, hidden: float) -> tuple[float, float]:
@@ -83,13 +103,18 @@ def _experts(spec: ExpertSpec, hidden: float) -> tuple[float, float]:
 def layer_work(layer: LayerSpec, hidden: float) -> LayerWork:
     """Return the counts of a layer of a model with that hidden size."""
     dense = expert = share = scores = cached = inputs = summed = 0.0
-    heads, window, chunked = 1.0, inf, False
+    heads, window, most, chunked, stride, chosen = 1.0, inf, inf, False, inf, inf
     if (attention := layer.attention) is not None:
         dense, scores, cached, heads, inputs = _attention(attention, hidden)
-        window, chunked = attention.window or inf, attention.window_kind == "chunked"
+        window, most = attention.window or inf, attention.most_keys or inf
+        chunked = attention.window_kind == "chunked"
+        stride, chosen = attention.stride or inf, attention.chosen_keys or inf
         summed = 1.0
-    elif layer.recurrence is not None:
-        dense, inputs, summed = _recurrence(layer.recurrence, hidden), hidden, 1.0
+    if layer.recurrence is not None:
+        dense += _recurrence(layer.recurrence, hidden)
+        inputs, summed = inputs or hidden, 1.0
+    if layer.side is not None:
+        dense += sum(float(rows * columns) for rows, columns in layer.side.products)
     if (network := layer.feed_forward) is not None:
         dense += hidden * network.ffn_size * (3.0 if network.gated else 2.0)
         inputs += hidden + network.ffn_size
@@ -98,7 +123,10 @@ def layer_work(layer: LayerSpec, hidden: float) -> LayerWork:
         shared, expert = _experts(experts, hidden)
         dense, share = dense + shared, experts.top_k / experts.num_experts
         inputs += hidden + experts.top_k * experts.ffn_size
-    return LayerWork(dense, expert, share, scores, window, chunked, cached, heads, inputs, summed)
+    return LayerWork(
+        dense, expert, share, scores, window, most, chunked, stride, chosen, cached, heads, inputs,
+        summed,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -131,8 +159,13 @@ class ModelWork:
 
     @property
     def head_flops(self) -> float:
-        """FLOPs of the last product of one token, for each token that it predicts, forward."""
-        return 2.0 * self.table_params * (1.0 + self.model.prediction_depths)
+        """FLOPs of the last product of one token, for each token that it predicts, forward.
+
+        Products beside the embedding are counted here, too.
+        """
+        beside = self.model.side.products if self.model.side is not None else ()
+        products = sum(float(rows * columns) for rows, columns in beside)
+        return 2.0 * (self.table_params * (1.0 + self.model.prediction_depths) + products)
 
     def score_flops(self, length: float) -> float:
         """Return the attention FLOPs of a mean token of causal sequences of a length, forward."""

@@ -58,6 +58,8 @@ def _kind_problems(kind: LayerSpec) -> Iterator[str]:
     if attention is None or kind.num_branches == 1:
         yield "no attention or no network; Megatron-LM's GPT has both in each layer"
         return
+    for part in kind.rare_parts:
+        yield f"{part}; written for models without them only"
     if kind.parallel_residual:
         yield "attention and feed-forward in parallel; Megatron-LM runs them in turn"
     if kind.num_norms != 2:

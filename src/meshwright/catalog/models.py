@@ -205,6 +205,21 @@ def _load_path(path: Path) -> ModelSpec:
     return read_config(config, name=name, origin=str(file), source=str(file))
 
 
+_OF_OTHER_MEDIA: Final = """
+    aria blip-2 cohere2_vision cosmos3_edge cosmos3_omni deepseek_vl deepseek_vl_hybrid emu3
+    exaone4_5 fuyu glm46v glm4v glm4v_moe glm_ocr glmga got_ocr2 granite_docling
+    hyperclovax_vision_v2 idefics2 idefics3 instructblip instructblipvideo internvl janus kimi_k25
+    lfm2_vl lighton_ocr llava llava_next llava_next_video llava_onevision minicpm_ocr minicpmv4_6
+    minicpmv4_7 moss_transcribe_diarize muse_glimmer nemotron_h_omni paddleocr_vl pp_chart2table
+    qianfan_ocr qwen2_5_omni_thinker shieldgemma2 smolvlm unlimited_ocr video_llama_3 video_llava
+    vipllava
+    """
+OF_OTHER_MEDIA: Final = frozenset(_OF_OTHER_MEDIA.split())
+"""Values of ``model_type`` of models of several media whose language model is that of
+``text_config`` alone: what stands beside it concerns towers and projectors.
+
+Source: parameters of each, built by transformers 5.23 (``benchmarks/model_families.py``)."""
+
 _TEXT_ONLY = "text only: the vision tower and its projector are not counted"
 
 
@@ -262,6 +277,7 @@ def _open_fields(
     has_section = "text_config" in config
     by_architecture = not stated_type and family.nested_types and has_section
     is_nested = label in family.nested_types and (has_section or not family.is_flat)
+    is_nested = is_nested or label in OF_OTHER_MEDIA
     if not is_nested and not by_architecture:
         harmless = (
             f"{family.harmless} {family.outer_harmless}" if family.is_flat else family.harmless
@@ -274,7 +290,8 @@ def _open_fields(
         found = "missing" if inner is None else f"found {shown(inner)}"
         fault = Fault("text_config", f"{found}; {label} needs a nested section")
         raise SpecError(fault, origin=origin)
-    outer = Config(config, {}, family=label, harmless=f"text_config {family.outer_harmless}")
+    beside = " ".join(config) if label in OF_OTHER_MEDIA else family.outer_harmless
+    outer = Config(config, {}, family=label, harmless=f"text_config {beside}")
     tied = config.get("tie_word_embeddings")
     merged = dict(inner) if tied is None else {"tie_word_embeddings": tied} | dict(inner)
     fields = Config(
@@ -288,7 +305,8 @@ def _open_fields(
     if inner_type is not None and inner_type not in family.model_types:
         allowed = " or ".join(family.model_types)
         fields.fault("model_type", f"found {shown(inner_type)}; expected {allowed}")
-    _check_architecture(config, family, fields)
+    if label not in OF_OTHER_MEDIA:
+        _check_architecture(config, family, fields)
     return fields, (_TEXT_ONLY,)
 
 
@@ -335,8 +353,7 @@ def known_model_types() -> tuple[str, ...]:
 
 
 _RECURRENT: Final = (
-    "falcon_h1", "falcon_mamba", "jamba", "kimi_linear", "mamba", "olmo_hybrid", "recurrent_gemma",
-    "rwkv", "zamba", "zamba2",
+    "falcon_mamba", "jamba", "mamba", "recurrent_gemma", "rwkv", "zamba", "zamba2",
 )  # fmt: skip
 """Values of ``model_type`` with recurrent layers of kinds that are not priced."""
 
@@ -350,6 +367,11 @@ def _find_family(config: Mapping[str, object], origin: str) -> ModelFamily:
     label = stated or architecture
     if label in (index := _index()):
         return index[label]
+    inner = config.get("text_config")
+    if label in OF_OTHER_MEDIA and isinstance(inner, Mapping):
+        found = index.get(str(inner.get("model_type")))
+        if found is not None and inner["model_type"] in found.model_types:
+            return found
     if not label:
         faults = [
             Fault("model_type", f"missing; known: {', '.join(known_model_types())}"),
@@ -357,7 +379,7 @@ def _find_family(config: Mapping[str, object], origin: str) -> ModelFamily:
         ]
         raise SpecError(faults, origin=origin)
     if label in _RECURRENT:
-        message = f"{label} has recurrent layers that are neither Mamba 2 nor the gated delta rule"
+        message = f"{label} has recurrent layers of a kind that is not priced"
         fix = "not priced; a computation of your own can be: see docs/how_to/graphs.md"
         raise SpecError(Fault("model_type", message, fix), origin=origin)
     named = f"{label} ({architecture})" if architecture not in ("", label) else label

@@ -35,7 +35,7 @@ from meshwright.graph.recurrence import (
 )
 from meshwright.sharding.local_sizes import RESIDUAL_STREAM, LocalLayer
 from meshwright.spec.calibration import CalibrationOf
-from meshwright.spec.model import WeightFormat
+from meshwright.spec.model import AttentionSpec, WeightFormat
 from meshwright.spec.system import ChipSpec, DType
 from meshwright.spec.workload import BYTES_OF, Precision, SoftwareStack
 
@@ -744,6 +744,15 @@ def attended_fraction(
     )
 
 
+def index_score_flops(spec: AttentionSpec) -> float:
+    """Return the FLOPs of an index for each pair of tokens: 2 heads x head size [FLOP].
+
+    Every rank of tp scores all pairs, in the forward pass alone: the choice has no gradient. 64
+    heads of 128 make 16,384. Source: DeepSeek-V3.2, equation 1; ``DeepseekV32Indexer``.
+    """
+    return 2.0 * spec.index_heads * spec.index_head_size
+
+
 def attention_s(
     flops: Num, flops_per_s: Num, traffic_bytes: Num, rates: DeviceRates
 ) -> ProductCost:
@@ -778,11 +787,18 @@ def attention_cost(op: Op, layer: LocalLayer, rates: DeviceRates, *, causal: boo
     if not is_whole and layer.attended_length is not None:
         length = layer.attended_length
     share = attended_fraction(
-        length, spec.window, causal and not is_whole, is_chunked=spec.window_kind == "chunked"
+        length, spec.most_keys, causal and not is_whole, is_chunked=spec.window_kind == "chunked"
     )
+    # Joined tokens are rows of a matrix that is shorter by the stride.
+    stride = float(spec.stride or 1)
+    if spec.stride is not None:
+        joined = attended_fraction(length / stride, spec.chosen_keys, causal)
+        share = share + joined / stride
     per_score = 2.0 * (spec.head_size + spec.rope_head_size + spec.value_head_size)
     # Two products over the scores that are computed: Q K^T, and P V.
     flops = tokens * length * share * heads * per_score
+    indexed = tokens * length * attended_fraction(length / stride, None, causal) / stride
+    indexed = indexed * index_score_flops(spec)
     width = sum((layer.width(tensor) for tensor in op.inputs), layer.width(op.output))
     traffic = rates.activation_bytes * tokens * width
     written = 0.0 if op.moved is None else rates.activation_bytes * tokens * length * heads
@@ -790,6 +806,7 @@ def attention_cost(op: Op, layer: LocalLayer, rates: DeviceRates, *, causal: boo
     # Backward over forward: 2 with kept probabilities, two gradients for each of the two products;
     # 2.5 for flash attention, which computes the scores again (Dao 2023, section 4.1).
     backward_flops = (2.0 if is_whole else 2.5) * flops
+    flops = flops + indexed
     core = attention_s(flops, rates.attention_forward_flops_per_s, traffic, rates)
     core_back = attention_s(
         backward_flops, rates.attention_backward_flops_per_s, 2.0 * traffic, rates
@@ -811,7 +828,7 @@ def attention_cost(op: Op, layer: LocalLayer, rates: DeviceRates, *, causal: boo
     )
 
 
-SCAN_KERNELS = {"mamba2": (5.0, 10.0), "gated_delta": (7.0, 12.0)}
+SCAN_KERNELS = {"mamba2": (5.0, 10.0), "gated_delta": (7.0, 12.0), "kda": (7.0, 12.0)}
 """Kernels of a scan, forward and backward. Source: state-spaces/mamba,
 ``_mamba_chunk_scan_combined_fwd``; flash-linear-attention, ``chunk_gated_delta_rule_fwd``."""
 STATE_TRIPS = 2.0

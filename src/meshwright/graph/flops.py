@@ -50,15 +50,22 @@ class StepFlops:
 def visible_keys(spec: AttentionSpec, sequence_length: Num, count: ScoreCount) -> Num:
     """Return the mean number of keys for each query that is counted [tokens].
 
-    Full: s. Causal: s/2; with a window w < s: w (1 - w / 2s), or w/2 inside chunks.
+    Full: s. Causal: s/2; with a window w < s, or w keys chosen: w (1 - w / 2s), or w/2 inside
+    chunks. With a stride r, s/r further entries are seen, or those that are chosen of them. Scores
+    of an index are left out.
     """
+    if spec.stride is not None:
+        plain = spec.model_copy(update={"stride": None, "chosen_keys": None})
+        joined = plain.model_copy(update={"window": spec.chosen_keys})
+        beside = visible_keys(joined, sequence_length / spec.stride, count)
+        return visible_keys(plain, sequence_length, count) + beside
     if count is ScoreCount.FULL:
         return sequence_length * 1.0
-    if spec.window is None:
+    if spec.most_keys is None:
         return sequence_length / 2.0
-    width = smaller(float(spec.window), sequence_length)
+    width = smaller(float(spec.most_keys), sequence_length)
     sliding = width * (1.0 - width / (2.0 * sequence_length))
-    is_cut = sequence_length > spec.window
+    is_cut = sequence_length > spec.most_keys
     chunked = where(is_cut, width / 2.0, sliding)
     return chunked if spec.window_kind == "chunked" else sliding
 
@@ -138,6 +145,7 @@ def step_flops(
     with causal ones they are the FLOPs that the model needs.
     """
     products: Num = layer_flops_per_token(graph.head, sequence_length, count)
+    products = products + layer_flops_per_token(graph.embedding, sequence_length, count)
     scores: Num = 0.0
     again: Num = 0.0
     shares = recomputed_shares or (1.0,) * len(graph.layers)
@@ -151,7 +159,7 @@ def step_flops(
         cores = [op for op in layer.ops if op.kind is OpKind.ATTENTION]
         in_kernel = of_core * (0.0 if any(op.is_materialized_attention for op in cores) else 0.5)
         for op in layer.ops:
-            if op.recurrence is not None:
+            if op.kind is OpKind.RECURRENCE and op.recurrence is not None:
                 scan = Scan.whole(op.recurrence, sequence_length)
                 in_kernel = in_kernel + repeated_scan_flops_per_token(scan, _share_seen(count))
         whole = of_core + of_scan + of_products

@@ -14,9 +14,9 @@ from math import prod
 from typing import Final
 
 from meshwright.base.arrays import N, smaller
-from meshwright.graph.common import norm_weights
+from meshwright.graph.common import EDGE, norm_weights
 from meshwright.graph.op import LayerGraph, OpKind
-from meshwright.graph.recurrence import STATE_WORD_BYTES, conv_words, state_words
+from meshwright.graph.recurrence import STATE_WORD_BYTES, whole_kept_words
 from meshwright.graph.transformer import TABLE, embedding_graph, head_graph, layer_graph
 from meshwright.spec.model import AttentionSpec, LayerSpec, ModelSpec
 from meshwright.spec.workload import Adapters
@@ -30,11 +30,12 @@ COUNT_CONVENTIONS: Final = (
 
 PARTS: Final = (
     "embedding", "attention", "recurrence", "feed_forward", "experts", "shared_experts", "router",
-    "norms", "head",
+    "side", "norms", "head",
 )  # fmt: skip
-"""Parts of a model. Sinks belong to attention, convolutions to the recurrence, learned positions to
-the embedding; norms are those over the hidden dim, on queries, keys and compressed factors, and of
-recurrences. The head is zero where it is tied to the embedding and has no bias."""
+"""Parts of a model. Sinks and an index belong to attention, convolutions to the recurrence, learned
+positions and a second token table to the embedding; side are products beside the branches; norms
+are those over the hidden dim, on queries, keys and compressed factors, and of recurrences. The head
+is zero where it is tied to the embedding and has no bias."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,8 @@ def _parts(graph: LayerGraph, end: str = "", left_out: str = "") -> Counter[str]
     """Return the parameters of some operators by part; of one end of the model, by its name."""
     found = Counter[str]()
     for op in graph.ops:
-        part = "norms" if op.kind is OpKind.NORM else end or op.region
+        part = end if op.region == EDGE else op.region
+        part = "norms" if op.kind is OpKind.NORM else part
         part = "router" if op.name == "experts.router" else part
         for weight in op.weights:
             if weight.name != left_out:
@@ -155,8 +157,10 @@ def _products(kind: LayerSpec, hidden: int) -> Iterator[tuple[str, int, int]]:
             yield "v", rank, one.num_heads * (one.head_size + one.value_head_size)
         else:
             yield "q", hidden, one.num_heads * one.head_size * (1 + one.output_gate)
-            yield "k", hidden, one.num_kv_heads * one.head_size
-            yield "v", hidden, one.num_kv_heads * one.value_head_size
+            if not one.shares_cache:
+                yield "k", hidden, one.num_kv_heads * one.head_size
+            if not one.shares_cache and not one.value_is_key:
+                yield "v", hidden, one.num_kv_heads * one.value_head_size
         yield "o", one.num_heads * one.value_head_size, hidden
     networks = [(kind.feed_forward.ffn_size, kind.feed_forward.gated)] if kind.feed_forward else []
     if (experts := kind.experts) is not None:
@@ -183,12 +187,16 @@ def _prediction_parameters(model: ModelSpec, kinds: tuple[LayerParameters, ...])
 
 
 def kv_words_per_token(attention: AttentionSpec | None) -> int:
-    """Return the words that one layer keeps for one token: keys and values, or their latent."""
-    if attention is None:
+    """Return the words that one layer keeps for one token: keys and values, or their latent.
+
+    The key of an index, and entries of joined tokens, come to them.
+    """
+    if attention is None or attention.shares_cache:
         return 0
     if attention.kind == "mla":
         return (attention.kv_rank or 0) + attention.rope_head_size
-    return attention.num_kv_heads * (attention.head_size + attention.value_head_size)
+    values = 0 if attention.caches_once else attention.value_head_size
+    return attention.num_kv_heads * (attention.head_size + values)
 
 
 def kv_cache_bytes_per_token(model: ModelSpec, word_bytes: float) -> float:
@@ -199,10 +207,7 @@ def kv_cache_bytes_per_token(model: ModelSpec, word_bytes: float) -> float:
     word_bytes
         Bytes of one cached word [bytes].
     """
-    return word_bytes * sum(
-        count * kv_words_per_token(kind.attention)
-        for kind, count in zip(model.layer_kinds, model.layer_counts, strict=True)
-    )
+    return kv_cache_bytes(model, word_bytes, 1.0)
 
 
 def windowed_kv_cache_bytes_per_token(model: ModelSpec, word_bytes: float) -> float:
@@ -217,6 +222,8 @@ def windowed_kv_cache_bytes_per_token(model: ModelSpec, word_bytes: float) -> fl
 def kv_cache_bytes(model: ModelSpec, word_bytes: float, num_tokens: N) -> N:
     """Return the cache of one sequence; a layer with a window keeps no more than it [bytes].
 
+    With a stride r it keeps an entry for each r tokens as well, and an index has a key for each.
+
     Parameters
     ----------
     word_bytes
@@ -226,9 +233,14 @@ def kv_cache_bytes(model: ModelSpec, word_bytes: float, num_tokens: N) -> N:
     """
     total = 0.0 * num_tokens
     for kind, count in zip(model.layer_kinds, model.layer_counts, strict=True):
-        window = kind.attention.window if kind.attention is not None else None
+        if (attention := kind.attention) is None or attention.shares_cache:
+            continue
+        window = attention.window
         kept = num_tokens if window is None else smaller(num_tokens, float(window))
-        total = total + word_bytes * count * kv_words_per_token(kind.attention) * kept
+        entries = num_tokens / float(attention.stride or 1)
+        kept = kept + (entries if attention.stride is not None else 0.0)
+        words = kv_words_per_token(attention) * kept + attention.index_head_size * entries
+        total = total + word_bytes * count * words
     return total
 
 
@@ -242,8 +254,9 @@ def recurrent_state_bytes(model: ModelSpec, word_bytes: float) -> float:
     word_bytes
         Bytes of an activation [bytes].
     """
-    return sum(
-        count * (STATE_WORD_BYTES * state_words(spec) + word_bytes * conv_words(spec))
-        for kind, count in zip(model.layer_kinds, model.layer_counts, strict=True)
-        if (spec := kind.recurrence) is not None
-    )
+    total = 0.0
+    for kind, count in zip(model.layer_kinds, model.layer_counts, strict=True):
+        if kind.recurrence is not None:
+            states, inputs = map(float, whole_kept_words(kind.recurrence))
+            total += count * (STATE_WORD_BYTES * states + word_bytes * inputs)
+    return total

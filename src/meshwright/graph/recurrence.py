@@ -1,14 +1,15 @@
 """The operators of a recurrent layer, the arithmetic of its scan, and the state that it keeps.
 
-Both kinds project a gate, values, keys, queries and numbers for each head; a short convolution runs
+All kinds project a gate, values, keys, queries and numbers for each head; a short convolution runs
 over values, keys and queries; the scan works by chunks; a norm with the gate and a projection
-follow. A state space reads and writes its state by queries and keys; the gated delta rule first
-subtracts from each value the one that the state already holds for its key.
+follow. A state space reads and writes its state by queries and keys; the delta rules first
+subtract from each value the one that the state already holds for its key. A short convolution
+alone has no scan: it runs over values times keys, and its gate multiplies the result.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshwright.base.arrays import Num, smaller
 from meshwright.graph.common import product_op
@@ -19,13 +20,15 @@ RECURRENCE = "recurrence"
 """Region of the graph."""
 STATE_WORD_BYTES = 4.0
 """States are kept in FP32: the whole of a text is summed up in them."""
-_STEPS = {"mamba2": ("step",), "gated_delta": ("decay", "write")}
+_STEPS = {"mamba2": ("step",), "gated_delta": ("decay", "write"), "kda": ("write",)}
 """Numbers for each token and head: the time step, or the decay and the strength of writing."""
+_HEADS, _CHANNELS = "inner_heads", "state_key"
 _VECTORS = {
-    "mamba2": ("decay_rate", "step_bias", "skip"),
-    "gated_delta": ("decay_rate", "step_bias"),
+    "mamba2": {"decay_rate": _HEADS, "step_bias": _HEADS, "skip": _HEADS},
+    "gated_delta": {"decay_rate": _HEADS, "step_bias": _HEADS},
+    "kda": {"decay_rate": _HEADS, "step_bias": _CHANNELS},
 }
-"""Learned numbers of each head."""
+"""Learned numbers of each head, or of each channel of the keys."""
 
 
 def recurrence_sizes(spec: RecurrenceSpec) -> dict[str, int]:
@@ -38,6 +41,7 @@ def recurrence_sizes(spec: RecurrenceSpec) -> dict[str, int]:
         "state_groups": spec.num_groups,
         "conv": spec.conv_size,
         "chunk": spec.chunk_size,
+        **({"gate_rank": spec.gate_rank} if spec.gate_rank else {}),
     }
 
 
@@ -45,23 +49,69 @@ def recurrence_ops(spec: RecurrenceSpec, source: Tensor) -> tuple[list[Op], tupl
     """Return the operators from the normalised input to the output projection, and its output.
 
     Source: Dao and Gu 2024 (arXiv 2405.21060), section 7.1 and figure 6; Yang et al. 2024
-    (arXiv 2412.06464), section 3.3 and figure 1.
+    (arXiv 2412.06464), section 3.3 and figure 1; Kimi Team 2025 (arXiv 2510.26692), section 4.
     """
     gate = Tensor("recurrence.gate", ("tokens", "inner"))
     value = Tensor("recurrence.value", ("tokens", "inner"))
     key = Tensor("recurrence.key", ("tokens", "state_key"))
-    query = Tensor("recurrence.query", ("tokens", "state_key"))
-    steps = tuple(
-        Tensor(f"recurrence.{name}", ("tokens", "inner_heads")) for name in _STEPS[spec.kind]
-    )
-    made = (gate, value, key, query, *steps)
-    projection = product_op("recurrence.input", source, made, RECURRENCE, bias=spec.bias)
-    conv = _convolution(spec, (value, key, query))
-    scan = _scan(spec, conv.outputs, steps)
-    norm = _gated_norm(spec, scan.output, gate)
     output = Tensor("recurrence.output", ("tokens", "hidden"))
-    last = product_op("recurrence.output", norm.output, (output,), RECURRENCE, bias=spec.bias)
-    return [projection, conv, scan, norm, last], (output,)
+    made: tuple[Tensor, ...] = (gate, value, key)
+    if spec.kind == "short_conv":
+        ops = [product_op("recurrence.input", source, made, RECURRENCE, bias=spec.bias)]
+        ops.append(_short_convolution(spec, made))
+    else:
+        query = Tensor("recurrence.query", ("tokens", "state_key"))
+        steps = tuple(
+            Tensor(f"recurrence.{name}", ("tokens", "inner_heads")) for name in _STEPS[spec.kind]
+        )
+        made = (value, key, query, *steps)
+        if spec.kind == "kda":
+            ops, (decay, gate) = _low_rank_gates(source, gate)
+            ops.insert(0, product_op("recurrence.input", source, made, RECURRENCE))
+            steps = (decay, *steps)
+        else:
+            made = (gate, *made)
+            ops = [product_op("recurrence.input", source, made, RECURRENCE, bias=spec.bias)]
+        conv = _convolution(spec, (value, key, query))
+        scan = _scan(spec, conv.outputs, steps)
+        ops += [conv, scan, _gated_norm(spec, scan.output, gate)]
+    heads, bias = ops[-1].output, spec.bias
+    ops.append(product_op("recurrence.output", heads, (output,), RECURRENCE, bias=bias))
+    return ops, (output,)
+
+
+def _low_rank_gates(source: Tensor, gate: Tensor) -> tuple[list[Op], tuple[Tensor, Tensor]]:
+    """Return the products that make the decay of each channel and the gate, and both.
+
+    Source: Kimi Team 2025 (arXiv 2510.26692), section 4.
+    """
+    ops, decay = [], Tensor("recurrence.decay", ("tokens", "state_key"))
+    for wide in (decay, gate):
+        low = Tensor(f"{wide.name}_down", ("tokens", "gate_rank"))
+        ops.append(product_op(low.name, source, (low,), RECURRENCE))
+        ops.append(product_op(f"{wide.name}_up", low, (wide,), RECURRENCE))
+    return ops, (decay, gate)
+
+
+def _short_convolution(spec: RecurrenceSpec, parts: tuple[Tensor, ...]) -> Op:
+    """Return the convolution of values times keys, times the gate, as one kernel.
+
+    Forward reads three rows and writes one; backward reads these and a gradient and writes three.
+    Source: Liquid AI 2025 (arXiv 2511.23404), section 2.
+    """
+    taps = Tensor("recurrence.taps", ("conv", "inner"))
+    bias = (Tensor("recurrence.taps.bias", ("inner",)),) if spec.conv_bias else ()
+    return Op(
+        name="recurrence.conv",
+        kind=OpKind.ELEMENTWISE,
+        inputs=parts,
+        output=Tensor("recurrence.convolved", ("tokens", "inner")),
+        weights=(taps, *bias),
+        saved=parts,
+        words_per_element=(4.0, 7.0),
+        recurrence=spec,
+        region=RECURRENCE,
+    )
 
 
 def _convolution(spec: RecurrenceSpec, sources: tuple[Tensor, ...]) -> Op:
@@ -97,7 +147,7 @@ def _scan(spec: RecurrenceSpec, mixed: tuple[Tensor, ...], steps: tuple[Tensor, 
     ``chunk_gated_delta_rule``.
     """
     kept = steps
-    if spec.kind == "gated_delta":
+    if spec.kind != "mamba2":
         inverse = Tensor("recurrence.inverse", ("tokens", "inner_heads", "chunk"))
         kept = (*mixed, *steps, inverse)
     return Op(
@@ -106,7 +156,7 @@ def _scan(spec: RecurrenceSpec, mixed: tuple[Tensor, ...], steps: tuple[Tensor, 
         inputs=(*mixed, *steps),
         output=Tensor("recurrence.scan", ("tokens", "inner")),
         weights=tuple(
-            Tensor(f"recurrence.{name}", ("inner_heads",)) for name in _VECTORS[spec.kind]
+            Tensor(f"recurrence.{name}", (dim,)) for name, dim in _VECTORS[spec.kind].items()
         ),
         saved=kept,
         recurrence=spec,
@@ -120,9 +170,9 @@ def _gated_norm(spec: RecurrenceSpec, source: Tensor, gate: Tensor) -> Op:
     Forward reads both and writes once; backward reads both and a gradient and writes two. Groups
     are whole on a device; a single one is the whole row.
     """
-    is_head = spec.kind == "gated_delta"
+    is_head = spec.kind != "mamba2"
     weight = Tensor("recurrence.gated_norm.weight", ("inner_head_size" if is_head else "inner",))
-    return Op(
+    gated = Op(
         name="recurrence.gated_norm",
         kind=OpKind.NORM,
         inputs=(source, gate),
@@ -133,6 +183,9 @@ def _gated_norm(spec: RecurrenceSpec, source: Tensor, gate: Tensor) -> Op:
         words_per_element=(3.0, 5.0),
         region=RECURRENCE,
     )
+    if spec.output_norm:
+        return gated
+    return replace(gated, kind=OpKind.ELEMENTWISE, weights=(), contracted=())
 
 
 @dataclass(frozen=True)
@@ -168,10 +221,10 @@ def scan_flops_per_token(scan: Scan, seen: float = 1.0) -> Num:
 
     * ``mamba2``: scores of queries and keys 2 c G N, their sum of values 2 c H P, the state of a
       chunk 2 H N P, its result 2 H N P, and passing it to the next chunk 2 H N P / C.
-    * ``gated_delta``: for each head products of keys with keys and with queries 4 c N, the inverse
-      of the unit triangle of a chunk C^2 / 3, its products with keys and values 2 c (N + P), the
-      values in the state 2 N P, the sum of new values 2 c P, the state and its result 4 N P,
-      passing it on 2 N P / C.
+    * ``gated_delta``, ``kda``: for each head products of keys with keys and with queries 4 c N, the
+      inverse of the unit triangle of a chunk C^2 / 3, its products with keys and values
+      2 c (N + P), the values in the state 2 N P, the sum of new values 2 c P, the state and its
+      result 4 N P, passing it on 2 N P / C.
 
     Parameters
     ----------
@@ -216,12 +269,24 @@ def _terms(scan: Scan, seen: float) -> tuple[Num, Num, Num, Num]:
     )
 
 
-def state_words(spec: RecurrenceSpec) -> int:
-    """Return the words of the states of one sequence of any length."""
-    return spec.num_heads * spec.head_size * spec.state_size
+def kept_words(spec: RecurrenceSpec, inner: Num, keys: Num) -> tuple[Num, Num]:
+    """Return the words that one sequence of any length keeps: states, and inputs of convolutions.
+
+    States are inner x state size; of a short convolution there are none, and its inputs are
+    products, as wide as its values.
+
+    Parameters
+    ----------
+    inner, keys
+        Width of all values, and of all keys: of a device, or of all.
+    """
+    if spec.kind == "short_conv":
+        return 0.0 * inner, float(spec.conv_size - 1) * inner
+    return inner * float(spec.state_size), float(spec.conv_size - 1) * (inner + 2.0 * keys)
 
 
-def conv_words(spec: RecurrenceSpec) -> int:
-    """Return the words that the convolution keeps of one sequence: its last inputs."""
-    channels = spec.num_heads * spec.head_size + 2 * spec.num_groups * spec.state_size
-    return (spec.conv_size - 1) * channels
+def whole_kept_words(spec: RecurrenceSpec) -> tuple[Num, Num]:
+    """Return :func:`kept_words` over all heads."""
+    return kept_words(
+        spec, float(spec.num_heads * spec.head_size), float(spec.num_groups * spec.state_size)
+    )

@@ -29,10 +29,17 @@ from meshwright.graph.common import (
 )
 from meshwright.graph.op import LayerGraph, Op, OpGraph, OpKind, Tensor
 from meshwright.graph.recurrence import RECURRENCE, recurrence_ops, recurrence_sizes
-from meshwright.spec.model import AttentionSpec, ExpertSpec, LayerSpec, ModelSpec
+from meshwright.spec.model import (
+    AttentionSpec,
+    ExpertSpec,
+    LayerSpec,
+    ModelSpec,
+    RecurrenceSpec,
+    SideSpec,
+)
 from meshwright.spec.workload import LossKernel
 
-ATTENTION, EXPERTS, SHARED = "attention", "experts", "shared_experts"
+ATTENTION, EXPERTS, SHARED, SIDE = "attention", "experts", "shared_experts", "side"
 """Regions of the graph."""
 TABLE = "embedding.table"
 """Name of the token embedding; tied logits name the same weight."""
@@ -55,6 +62,12 @@ def attention_sizes(spec: AttentionSpec) -> dict[str, int]:
         sizes |= {"key_content": spec.num_heads * spec.head_size}
     if spec.query_rank is not None:
         sizes["query_rank"] = spec.query_rank
+    if spec.output_rank is not None:
+        sizes |= {"output_rank": spec.output_rank}
+        sizes |= {"output_ranks": spec.output_rank * spec.output_groups}
+    if spec.index_heads:
+        sizes |= {"index_query": spec.index_heads * spec.index_head_size}
+        sizes |= {"index_key": spec.index_head_size, "index_heads": spec.index_heads}
     return sizes
 
 
@@ -72,6 +85,11 @@ def attention_ops(
         ops.append(_gated_heads(core.output))
     output = Tensor("attention.output", ("tokens", "hidden"))
     heads, bias = ops[-1].output, spec.output_bias
+    if spec.output_rank is not None:
+        # A group of heads meets its own factor: rows of all of them make one product.
+        low = Tensor("attention.output_down", ("tokens", "output_rank"))
+        ops.append(product_op(low.name, heads, (low,), ATTENTION))
+        heads = Tensor("attention.output_factors", ("tokens", "output_ranks"))
     ops.append(product_op("attention.output", heads, (output,), ATTENTION, bias=bias))
     return ops, (output,)
 
@@ -102,33 +120,44 @@ def _plain_projections(
     query, key, value = (
         Tensor(f"attention.{part}", ("tokens", part)) for part in ("query", "key", "value")
     )
-    outputs = (query, key, value, *([_GATE] if spec.output_gate else []))
-    ops = [product_op("attention.qkv", source, outputs, ATTENTION, bias=spec.qkv_bias)]
+    projected = () if spec.shares_cache else (key,) if spec.value_is_key else (key, value)
+    gate = (_GATE,) if spec.output_gate else ()
+    ops, latent = _compressed_query(spec, source)
+    outputs = (*projected, *gate) if ops else (query, *projected, *gate)
+    ops.append(product_op("attention.qkv", source, outputs, ATTENTION, bias=spec.qkv_bias))
+    if spec.query_rank is not None:
+        ops.append(product_op("attention.query_up", latent, (query,), ATTENTION))
+    if spec.index_heads:
+        ops += _index_projections(latent, source)
+    own: tuple[Tensor, ...] = (query,) if spec.shares_cache else (query, key)
     if spec.qk_norm != "none":
-        ops.append(_query_key_norm(spec, query, key))
-        query, key = ops[-1].outputs
+        ops.append(_query_key_norm(spec, own))
+        own = ops[-1].outputs
     if rotary:
-        ops.append(_rotary((query, key), ("query", "key")))
-        query, key = ops[-1].outputs
-    return ops, (query, key, value)
+        ops.append(_rotary(own, ("query", "key")[: len(own)]))
+        own = ops[-1].outputs
+    return ops, (*own, key, value) if spec.shares_cache else (*own, value)
 
 
-def _query_key_norm(spec: AttentionSpec, query: Tensor, key: Tensor) -> Op:
-    """Return the norms on queries and keys: over each head, or over all heads at once."""
-    name = "attention.qk_norm"
+def _query_key_norm(spec: AttentionSpec, sources: tuple[Tensor, ...]) -> Op:
+    """Return the norms on queries and own keys: over each head, or over all heads at once."""
+    name, parts = "attention.qk_norm", ("query", "key")[: len(sources)]
     over_all = spec.qk_norm == "full"
-    dims = ("query", "key") if over_all else ("head_size", "head_size")
-    pairs = zip(("query", "key"), dims, strict=True)
-    weights = tuple(Tensor(f"{name}.{part}.weight", (dim,)) for part, dim in pairs)
+    weights = tuple(
+        Tensor(f"{name}.{part}.weight", (part if over_all else "head_size",)) for part in parts
+    )
+    first, *others = (
+        Tensor(f"{name}.{part}", source.dims) for part, source in zip(parts, sources, strict=True)
+    )
     return Op(
         name=name,
         kind=OpKind.NORM,
-        inputs=(query, key),
-        output=Tensor(f"{name}.query", query.dims),
-        other_outputs=(Tensor(f"{name}.key", key.dims),),
+        inputs=sources,
+        output=first,
+        other_outputs=tuple(others),
         weights=() if spec.qk_norm == "unweighted" else weights,
-        contracted=("query", "key") if over_all else (),
-        saved=(query, key),
+        contracted=parts if over_all else (),
+        saved=sources,
         words_per_element=(2.0, 3.0),
         region=ATTENTION,
     )
@@ -152,19 +181,15 @@ def _latent_projections(spec: AttentionSpec, source: Tensor) -> tuple[list[Op], 
     """Return the down and up projections of latent attention with the norms between them.
 
     The rotary step joins the shared rotary key to the key heads, so that the core sees whole keys.
-    Source: DeepSeek-AI 2024 (arXiv 2405.04434), section 2.1.
+    Source: DeepSeek-AI 2024 (arXiv 2405.04434), section 2.1; an index of DeepSeek-V3.2:
+    ``DeepseekV32Indexer`` of Hugging Face transformers.
     """
     norm: NormKind = "rms"
-    ops: list[Op] = []
-    query_source = source
-    if spec.query_rank is not None:
-        latent = Tensor("attention.query_down", ("tokens", "query_rank"))
-        bias = spec.qkv_bias
-        ops.append(product_op("attention.query_down", source, (latent,), ATTENTION, bias=bias))
-        ops.append(norm_op("attention.query_norm", latent, "query_rank", norm, ATTENTION))
-        query_source = ops[-1].output
+    ops, query_source = _compressed_query(spec, source)
     query = Tensor("attention.query", ("tokens", "query"))
     ops.append(product_op("attention.query_up", query_source, (query,), ATTENTION))
+    if spec.index_heads:
+        ops += _index_projections(query_source, source)
     latent = Tensor("attention.kv_down", ("tokens", "kv_rank"))
     shared = (Tensor("attention.rotary_key", ("tokens", "rotary")),) if spec.rope_head_size else ()
     bias = spec.qkv_bias
@@ -175,6 +200,32 @@ def _latent_projections(spec: AttentionSpec, source: Tensor) -> tuple[list[Op], 
     ops.append(product_op("attention.kv_up", ops[-1].output, (content, value), ATTENTION))
     ops.append(_rotary((query, content, *shared), ("query", "key")))
     return ops, (*ops[-1].outputs, value)
+
+
+def _compressed_query(spec: AttentionSpec, source: Tensor) -> tuple[list[Op], Tensor]:
+    """Return the factor that compresses the queries, its norm, and the output; none: no rank."""
+    if spec.query_rank is None:
+        return [], source
+    latent = Tensor("attention.query_down", ("tokens", "query_rank"))
+    down = product_op(latent.name, source, (latent,), ATTENTION, bias=spec.qkv_bias)
+    norm = norm_op("attention.query_norm", latent, "query_rank", "rms", ATTENTION)
+    return [down, norm], norm.output
+
+
+def _index_projections(query_source: Tensor, source: Tensor) -> list[Op]:
+    """Return the queries of an index, its key with a norm, and the weights of its heads.
+
+    Every rank of tp makes all of them; the core prices the scores.
+    """
+    index = "attention.index"
+    query, key, heads = (
+        Tensor(f"{index}_{part}", ("tokens", f"index_{part}")) for part in ("query", "key", "heads")
+    )
+    return [
+        product_op(query.name, query_source, (query,), ATTENTION),
+        product_op(key.name, source, (key, heads), ATTENTION),
+        norm_op(f"{index}_norm", key, "index_key", "layer", ATTENTION),
+    ]
 
 
 def _core(
@@ -205,7 +256,7 @@ def _core(
         inputs=parts,
         output=output,
         weights=(Tensor(f"{name}.sinks", ("query_heads",)),) if spec.sinks else (),
-        saved=(*parts, *saved),
+        saved=(*(parts[:1] if spec.shares_cache else parts), *saved),
         words_per_element=words,
         moved=None if flash_attention else probabilities,
         attention=spec,
@@ -315,8 +366,57 @@ def _shared_experts(spec: ExpertSpec, source: Tensor) -> tuple[list[Op], tuple[T
 
 def edge_sizes(model: ModelSpec) -> dict[str, int]:
     """Return the sizes of the dims at both ends."""
-    sizes = {"hidden": model.hidden_size, "vocab": model.vocab_size}
+    sizes = {"hidden": model.hidden_size, "vocab": model.vocab_size} | side_sizes(model.side)
+    if model.side_table is not None:
+        sizes |= dict(zip(_SIDE_TABLE, model.side_table, strict=True))
     return sizes | ({"positions": model.learned_positions} if model.learned_positions else {})
+
+
+_SIDE_TABLE = ("side_vocab", "side_columns")
+
+
+def side_sizes(spec: SideSpec | None) -> dict[str, int]:
+    """Return the sizes of the dims of products beside the branches."""
+    if spec is None:
+        return {}
+    sizes = {"side_vectors": spec.num_vector_params} if spec.num_vector_params else {}
+    for number, pair in enumerate(spec.products):
+        sizes |= dict(zip(_side_dims(number), pair, strict=True))
+    return sizes
+
+
+def _side_dims(number: int) -> tuple[str, str]:
+    return f"side_{number}_in", f"side_{number}_out"
+
+
+def side_ops(spec: SideSpec | None, stream: Tensor, hidden: int, place: str = SIDE) -> list[Op]:
+    """Return the products beside the branches, and one pass over the stream for their vectors.
+
+    A product as wide as the stream reads it; the others read tensors of their own.
+    """
+    if spec is None:
+        return []
+    ops = []
+    for number, (width, _) in enumerate(spec.products):
+        rows, columns = _side_dims(number)
+        name = f"{place}.{number}"
+        source = stream if width == hidden else Tensor(f"{name}.input", ("tokens", rows))
+        made = Tensor(name, ("tokens", columns))
+        ops.append(product_op(name, source, (made,), SIDE))
+    if spec.num_vector_params:
+        ops.append(
+            Op(
+                name=f"{place}.vectors",
+                kind=OpKind.ELEMENTWISE,
+                inputs=(stream,),
+                output=hidden_activation(f"{place}.vectors"),
+                weights=(Tensor(f"{place}.vectors.weight", ("side_vectors",)),),
+                saved=(stream,),
+                words_per_element=(2.0, 3.0),
+                region=SIDE,
+            )
+        )
+    return ops
 
 
 def embedding_graph(model: ModelSpec, *, dropout: bool) -> LayerGraph:
@@ -339,6 +439,12 @@ def embedding_graph(model: ModelSpec, *, dropout: bool) -> LayerGraph:
         ops.append(norm_op("embedding.norm", ops[-1].output, "hidden", model.norm, EDGE))
     if dropout:
         ops.append(_dropout(ops[-1].output))
+    if model.side_table is not None:
+        table = Tensor("embedding.side_table", _SIDE_TABLE)
+        rows, found = _SIDE_TABLE[:1], Tensor("embedding.side_lookup", ("tokens", "side_columns"))
+        second = replace(lookup, name=found.name, output=found, weights=(table,), contracted=rows)
+        ops.insert(0, second)
+    ops += side_ops(model.side, lookup.output, model.hidden_size, "embedding.side")
     return LayerGraph(tuple(ops), 1, edge_sizes(model))
 
 
@@ -478,7 +584,7 @@ def build_graph(
 
 def _layer_sizes(model: ModelSpec, spec: LayerSpec) -> dict[str, int]:
     """Return the sizes of all dims of one kind of layer."""
-    sizes = {"hidden": model.hidden_size}
+    sizes = {"hidden": model.hidden_size} | side_sizes(spec.side)
     if spec.attention is not None:
         sizes |= attention_sizes(spec.attention)
     if spec.recurrence is not None:
@@ -524,6 +630,8 @@ def _layer_ops(
             source = ops[-1].output
         made, outputs = make(source)
         ops += made
+        if not number:
+            ops += side_ops(spec.side, source, model.hidden_size)
         if has_norm_after:
             if len(outputs) > 1:
                 ops.append(sum_op("experts.sum", outputs, EXPERTS))
@@ -552,10 +660,12 @@ def _branches(
     network, experts = spec.feed_forward, spec.experts
     if attention is not None:
         is_rotary = model.learned_positions == 0
-        make = partial(
+        make: Branch = partial(
             attention_ops, attention, rotary=is_rotary, dropout=dropout,
             flash_attention=flash_attention,
         )  # fmt: skip
+        if recurrence is not None:
+            make = partial(_both, make, recurrence)
         found.append((ATTENTION, ATTENTION, make))
     elif recurrence is not None:
         found.append((RECURRENCE, RECURRENCE, partial(recurrence_ops, recurrence)))
@@ -565,6 +675,14 @@ def _branches(
     elif experts is not None:
         found.append(("network", EXPERTS, partial(expert_ops, experts)))
     return found
+
+
+def _both(
+    attention: Branch, recurrence: RecurrenceSpec, source: Tensor
+) -> tuple[list[Op], tuple[Tensor, ...]]:
+    """Return attention and a recurrence on the same input, and both outputs."""
+    (ops, outputs), (others, more) = attention(source), recurrence_ops(recurrence, source)
+    return [*ops, *others], (*outputs, *more)
 
 
 def _check_norms(spec: LayerSpec) -> None:

@@ -27,6 +27,7 @@ def unbuilt_parts(model: ModelSpec) -> Iterator[str]:
     if model.prediction_depths:
         yield "prediction of several tokens"
     for kind in model.layer_kinds:
+        yield from kind.rare_parts
         if kind.recurrence is not None:
             yield "recurrent layers"
         if kind.attention is not None:

@@ -125,7 +125,7 @@ def sums_of(
     # Elements of a head lie along one dim, cached tokens along the other.
     heads = layer.size("query_heads")
     keys = ceil_div(
-        mean_keys_seen(shape.new_tokens, shape.past_tokens, op.attention.window), across
+        mean_keys_seen(shape.new_tokens, shape.past_tokens, op.attention.most_keys), across
     )
     held = rows * ceil_div(heads, along)
     values = rows * ceil_div(heads * float(op.attention.value_head_size), along)

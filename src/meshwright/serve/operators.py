@@ -18,6 +18,7 @@ from meshwright.cost.operator import (
     DeviceRates,
     attention_s,
     exposed_launch_s,
+    index_score_flops,
     local_scan,
     matmul_compute_s,
     matmul_shape,
@@ -25,7 +26,7 @@ from meshwright.cost.operator import (
     traffic_s,
 )
 from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
-from meshwright.graph.recurrence import STATE_WORD_BYTES, scan_flops_per_token
+from meshwright.graph.recurrence import STATE_WORD_BYTES, kept_words, scan_flops_per_token
 from meshwright.sharding.local_sizes import LocalLayer
 from meshwright.spec.calibration import NEUTRAL, ServingConstantsOf
 from meshwright.spec.model import AttentionSpec, WeightFormat
@@ -221,11 +222,27 @@ def cached_words_per_token(spec: AttentionSpec, layer: LocalLayer) -> Num:
     """Return the words that one device keeps for one token of one layer.
 
     Key and value heads are split over tp as far as there are heads; beyond, each is held by
-    several ranks. The latent of MLA has no heads: every rank of tp holds it whole.
+    several ranks. The latent of MLA has no heads: every rank of tp holds it whole. Keys of an index
+    are left out.
     """
     if spec.kind == "mla":
         return float((spec.kv_rank or 0) + spec.rope_head_size) + 0.0 * layer.degrees.tp
-    return layer.size("key") + layer.size("value")
+    return layer.size("key") + layer.size("value") * (not spec.caches_once)
+
+
+def cached_words(spec: AttentionSpec, layer: LocalLayer, num_tokens: Num, cp: Num = 1.0) -> Num:
+    """Return the words that one device keeps for some tokens of a sequence, of one layer.
+
+    Those in the window, an entry for each stride, and the keys of an index, which have no heads:
+    every rank of tp holds them whole. A layer that shares the cache of another keeps nothing.
+    """
+    if spec.shares_cache:
+        return 0.0 * num_tokens
+    kept = cached_tokens(num_tokens, spec.window)
+    entries = num_tokens / float(spec.stride or 1)
+    kept = kept + (entries if spec.stride is not None else 0.0)
+    words = cached_words_per_token(spec, layer) * ceil_div(kept, cp)
+    return words + float(spec.index_head_size) * ceil_div(entries, cp)
 
 
 def flops_per_score(spec: AttentionSpec, *, reads_cache: bool) -> float:
@@ -245,19 +262,31 @@ def _attention_forward(
 ) -> ForwardCost:
     """Return the attention core over cache and new tokens: arithmetic or traffic, the slower one.
 
-    The cache of all sequences is read once, and the new keys and values are written into it.
+    The cache of all sequences is read once, and the new keys and values are written into it. Of
+    tokens that an index chooses each query reads its own; the index reads its keys of all.
     """
     spec = op.attention
     assert spec is not None
-    keys = mean_keys_seen(shape.new_tokens, shape.past_tokens, spec.window)
+    keys = mean_keys_seen(shape.new_tokens, shape.past_tokens, spec.most_keys)
+    stride = float(spec.stride or 1)
+    joined: Num = 0.0
+    if spec.stride is not None:
+        past = shape.past_tokens / stride
+        keys = keys + mean_keys_seen(shape.new_tokens / stride, past, spec.chosen_keys)
+        joined = cached_tokens(past, spec.chosen_keys)
     per_score = flops_per_score(spec, reads_cache=shape.reads_cache)
     flops = layer.tokens * keys * layer.size("query_heads") * per_score
+    if spec.index_heads:
+        all_keys = mean_keys_seen(shape.new_tokens / stride, shape.past_tokens / stride, None)
+        flops = flops + layer.tokens * all_keys * index_score_flops(spec)
     width = sum((layer.width(tensor) for tensor in op.inputs), layer.width(op.output))
-    words = cached_words_per_token(spec, layer)
+    words, of_index = cached_words_per_token(spec, layer), float(spec.index_head_size)
     sequences = layer.degrees.micro_batch_size
-    read = sequences * cached_tokens(shape.past_tokens, spec.window) * words
+    seen = cached_tokens(shape.past_tokens, spec.most_keys) + joined
+    read = sequences * (seen * words + shape.past_tokens / stride * of_index)
     cache = shape.cache_word_bytes * read
-    written = shape.cache_word_bytes * layer.tokens * words
+    own = (words + of_index) * (not spec.shares_cache)
+    written = shape.cache_word_bytes * layer.tokens * own
     moved = written + rates.activation_bytes * layer.tokens * width
     memory_s = cache_read_s(cache, layer, rates, shape) + moved / rates.memory_bytes_per_s
     materialised = op.words_per_element[0] * score_bytes(op, layer, rates, shape)
@@ -302,9 +331,7 @@ def state_bytes(op: Op, layer: LocalLayer, activation_bytes: float) -> Num:
     """Return the state that a device keeps for a scan of one sequence of any length [bytes]."""
     spec = op.recurrence
     assert spec is not None
-    inner, keys = layer.size("inner"), layer.size("state_key")
-    last_inputs = float(spec.conv_size - 1) * (inner + 2.0 * keys)
-    states = inner * float(spec.state_size)
+    states, last_inputs = kept_words(spec, layer.size("inner"), layer.size("state_key"))
     return STATE_WORD_BYTES * states + activation_bytes * last_inputs
 
 

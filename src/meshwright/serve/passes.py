@@ -27,8 +27,7 @@ from meshwright.serve.mesh_decode import mesh_s
 from meshwright.serve.operators import (
     PassCost,
     PassShape,
-    cached_tokens,
-    cached_words_per_token,
+    cached_words,
     dependent_sums,
     host_s,
     layer_forward,
@@ -686,14 +685,14 @@ def _cache_bytes(shape: PassShape, piece: LayerGraph, local: LocalLayer, word: f
 
     Of keys and values cp splits the tokens, of states the heads.
     """
+    total: Num = 0.0
     for op in piece.ops:
         if op.recurrence is not None:
-            return state_bytes(op, local, word) / local.degrees.cp
+            total = total + state_bytes(op, local, word) / local.degrees.cp
         if op.attention is not None:
-            kept = cached_tokens(shape.kept_tokens, op.attention.window)
-            words = cached_words_per_token(op.attention, local) * ceil_div(kept, local.degrees.cp)
-            return shape.cache_word_bytes * words
-    return 0.0
+            words = cached_words(op.attention, local, shape.kept_tokens, local.degrees.cp)
+            total = total + shape.cache_word_bytes * words
+    return total
 
 
 def _shared_table_bytes(problem: ServingProblem, strategy: StrategyColumns) -> Num:

@@ -97,8 +97,14 @@ def _described(kind: Mapping[str, Any]) -> str:
     return f"{'; '.join(parts)}; {norms} norm{'s' * (norms > 1)}{after}"
 
 
+_RECURRENCES = {
+    "mamba2": "Mamba 2", "gated_delta": "gated delta rule", "kda": "Kimi delta attention",
+    "short_conv": "short convolution",
+}  # fmt: skip
+
+
 def _recurrence(one: Mapping[str, Any]) -> str:
-    name = {"mamba2": "Mamba 2", "gated_delta": "gated delta rule"}[one["kind"]]
+    name = _RECURRENCES[one["kind"]]
     groups = one["num_groups"]
     return (f"{name}, {one['num_heads']} heads of {one['head_size']}, states of "
             f"{one['state_size']}, {groups} group{'s' * (groups > 1)}, chunks of "
@@ -114,7 +120,9 @@ def _attention(one: Mapping[str, Any]) -> str:
     text += ", gated" if one.get("output_gate") else ""
     if one.get("window") is not None:
         text += f", {one['window_kind']} window {one['window']}"
-    return text
+    if one.get("chosen_keys"):
+        text += f", {one['chosen_keys']:,} tokens chosen"
+    return text + (", keys and values of an earlier layer" if one.get("shares_cache") else "")
 
 
 @view(Declared)

@@ -41,7 +41,11 @@ class AttentionSpec(Declaration):
     sinks: bool = False
     """One learned sink logit for each head."""
     query_rank: Count | None = None
-    """MLA: rank of the compressed query; None: queries are projected at once."""
+    """Rank of the compressed query; None: queries are projected at once."""
+    output_rank: Count | None = None
+    """Rank of the factor that compresses a group of heads; None: heads are projected at once."""
+    output_groups: Count = 1
+    """Groups of heads, each with a factor of its own."""
     kv_rank: Count | None = None
     """MLA: rank of the compressed keys and values that the cache holds."""
     rope_head_size: CountOrZero = 0
@@ -51,6 +55,28 @@ class AttentionSpec(Declaration):
     output_gate: bool = False
     """The output of the heads is multiplied by a learned gate of that width (hidden size x
     heads)."""
+    shares_cache: bool = False
+    """Keys and values are those of an earlier layer: it has no projections of them, no cache."""
+    value_is_key: bool = False
+    """One projection makes keys and values; both are cached, as they are normed apart."""
+    caches_once: bool = False
+    """Keys are the values in the cache too, so that one of them is kept."""
+    stride: Count | None = None
+    """Tokens that are joined into one more entry of the cache, beside those in the window."""
+    chosen_keys: Count | None = None
+    """Tokens that a query attends to, chosen by an index among all; the cache keeps every token.
+    With a stride: entries of joined tokens."""
+    index_heads: CountOrZero = 0
+    """Heads of queries of the index; 0: none, or tokens that an earlier layer chose."""
+    index_head_size: CountOrZero = 0
+    """Size of a query head of the index, and of its one key for each token, which is cached."""
+
+    @property
+    def most_keys(self) -> int | None:
+        """Tokens that a query attends to at most, joined ones aside; None: all before it."""
+        chosen = None if self.stride else self.chosen_keys
+        limits = [limit for limit in (self.window, chosen) if limit is not None]
+        return min(limits, default=None)
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -60,6 +86,16 @@ class AttentionSpec(Declaration):
             )
         if (self.kind == "mla") != (self.kv_rank is not None):
             raise ValueError(f"kv_rank: stated for MLA only, and always there ({self.kind} here)")
+        if self.index_heads and self.query_rank is None:
+            raise ValueError("index_heads: an index reads compressed queries (query_rank)")
+        if self.num_heads % self.output_groups:
+            raise ValueError(f"output_groups: {self.output_groups} do not divide {self.num_heads}")
+        if self.stride is not None and self.window is None:
+            raise ValueError("stride: entries of joined tokens stand beside a window")
+        if bool(self.index_heads) != bool(self.index_head_size):
+            raise ValueError("index_head_size: stated with index_heads, and only with them")
+        if self.value_is_key and self.head_size != self.value_head_size:
+            raise ValueError("value_head_size: values that are keys have the size of keys")
         return self
 
 
@@ -68,10 +104,13 @@ class RecurrenceSpec(Declaration):
 
     ``mamba2``: the state space of Mamba 2 (Dao and Gu 2024, arXiv 2405.21060); its B and C are keys
     and queries here, its x are values. ``gated_delta``: linear attention by the gated delta rule
-    (Yang et al. 2024, arXiv 2412.06464). Both work by chunks of tokens.
+    (Yang et al. 2024, arXiv 2412.06464). ``kda``: the delta rule with a decay for each channel of a
+    key, and gates of low rank (Kimi Team 2025, arXiv 2510.26692). These work by chunks of tokens.
+    ``short_conv``: a gated convolution over the last tokens alone, each channel a head (Liquid AI
+    2025, arXiv 2511.23404); its inputs are values times keys, and queries gate its output.
     """
 
-    kind: Literal["mamba2", "gated_delta"]
+    kind: Literal["mamba2", "gated_delta", "kda", "short_conv"]
     num_heads: Count
     """Heads of values, each with its own state."""
     head_size: Count
@@ -87,6 +126,10 @@ class RecurrenceSpec(Declaration):
     bias: bool = False
     """Biases on the projections before and after."""
     conv_bias: bool = False
+    gate_rank: CountOrZero = 0
+    """``kda``: rank of the projections that make the decays and the gate."""
+    output_norm: bool = True
+    """The gated output is normed; otherwise the gate alone multiplies it."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -94,6 +137,8 @@ class RecurrenceSpec(Declaration):
             raise ValueError(
                 f"num_groups: {self.num_groups} does not divide num_heads {self.num_heads}"
             )
+        if (self.kind == "kda") != bool(self.gate_rank):
+            raise ValueError(f"gate_rank: stated for kda only, and always there ({self.kind} here)")
         return self
 
 
@@ -137,10 +182,24 @@ class ExpertSpec(Declaration):
         return self
 
 
-class LayerSpec(Declaration):
-    """One kind of layer: attention or a recurrence, then a dense network or experts.
+class SideSpec(Declaration):
+    """Small products and vectors beside the branches of a layer, or of the embedding.
 
-    A layer may have one of the two branches alone (Mamba 2, Nemotron-H), with one norm.
+    Input embeddings of single layers, factors of low rank, mixing of several streams. Every rank of
+    tp holds them whole.
+    """
+
+    products: tuple[tuple[Count, Count], ...] = ()
+    """Width of the input and of the output of each product."""
+    num_vector_params: CountOrZero = 0
+    """Learned numbers that are not multiplied as a matrix: norms and scales."""
+
+
+class LayerSpec(Declaration):
+    """One kind of layer: attention, a recurrence or both, then a dense network or experts.
+
+    A layer may have one of the two branches alone (Mamba 2, Nemotron-H), with one norm. Attention
+    and a recurrence in one layer read the same input, and both outputs are added (Falcon-H1).
     """
 
     attention: AttentionSpec | None = None
@@ -153,11 +212,10 @@ class LayerSpec(Declaration):
     """Two norms: before the branches or, as in OLMo 2, on the outputs of the branches."""
     parallel_residual: bool = False
     """Attention and feed-forward read the same input, and both outputs are added to it."""
+    side: SideSpec | None = None
 
     @model_validator(mode="after")
     def _is_one_layer(self) -> Self:
-        if self.attention is not None and self.recurrence is not None:
-            raise ValueError("recurrence: a layer has either attention or a recurrence")
         if self.feed_forward is not None and self.experts is not None:
             raise ValueError("feed_forward: a layer has either a dense network or experts")
         if not self.num_branches:
@@ -173,6 +231,21 @@ class LayerSpec(Declaration):
         """Branches that are added to the residual stream: one that mixes tokens, and a network."""
         mixes = self.attention is not None or self.recurrence is not None
         return mixes + (self.feed_forward is not None or self.experts is not None)
+
+    @property
+    def rare_parts(self) -> tuple[str, ...]:
+        """Parts in words that few families have, and programs for the usual ones do not."""
+        attention = self.attention
+        found = {
+            "products beside the branches": self.side is not None,
+            "attention beside a recurrence": bool(attention and self.recurrence),
+            "keys and values of an earlier layer": bool(attention and attention.shares_cache),
+            "values that are keys": bool(attention and attention.value_is_key),
+            "tokens chosen by an index": bool(attention and attention.chosen_keys),
+            "joined tokens": bool(attention and attention.stride),
+            "heads compressed by groups": bool(attention and attention.output_rank),
+        }
+        return tuple(part for part, is_there in found.items() if is_there)
 
 
 Region = Literal["attention", "recurrence", "feed_forward", "experts", "shared_experts"]
@@ -229,6 +302,10 @@ class ModelSpec(Declaration):
     embedding_norm: bool = False
     learned_positions: CountOrZero = 0
     """Rows of the learned position table; 0: rotary, ALiBi or none."""
+    side_table: tuple[Count, Count] | None = None
+    """Rows and columns of a second token table: the input embeddings of single layers."""
+    side: SideSpec | None = None
+    """Products and vectors beside the embedding."""
     tied_embeddings: bool = False
     head_bias: bool = False
     max_sequence_length: Count | None = None

@@ -25,6 +25,7 @@ SMALLEST = {
     "graphs.py": "--small",
     "grid_bounds.py": "--problems 1 --plans 2",
     "interchip.py": "--small",
+    "model_families.py": "--only gpt2 lfm2",
     "mutants.py": "schedule --number 1",
     "calculon_space.py": "--small",
     "level_two.py": "--small",

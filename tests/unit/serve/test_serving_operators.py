@@ -11,6 +11,7 @@ from meshwright.graph.transformer import build_graph
 from meshwright.serve.operators import (
     PassShape,
     cache_read_s,
+    cached_words,
     cached_words_per_token,
     experts_at_work,
     flops_per_score,
@@ -22,7 +23,7 @@ from meshwright.serve.operators import (
 from meshwright.sharding.local_sizes import LocalLayer, layer_axes
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.spec.calibration import NEUTRAL
-from meshwright.spec.model import WeightFormat
+from meshwright.spec.model import AttentionSpec, LayerSpec, WeightFormat
 
 ENGINE = DeviceRates(
     matmul_flops_per_s=1e15, logits_flops_per_s=1e15, attention_forward_flops_per_s=1e15,
@@ -106,6 +107,24 @@ def test_keys_seen_by_hand():
     # Window 3, tokens 1 to 4 see 1, 2, 3, 3 keys.
     assert mean_keys_seen(4.0, 0.0, 3.0) == 9 / 4
     assert mean_keys_seen(1.0, 99.0, 16.0) == 16.0
+
+
+def test_joined_tokens_and_the_keys_of_an_index_are_kept_beside_the_window():
+    spec = AttentionSpec(
+        num_heads=4, num_kv_heads=1, head_size=16, value_head_size=16, window=8, stride=2,
+        chosen_keys=4, query_rank=12, index_heads=3, index_head_size=8, value_is_key=True,
+        caches_once=True,
+    )  # fmt: skip
+    model = load_model("llama3-8b").model_copy(
+        update={"layer_kinds": (LayerSpec(attention=spec, num_norms=1),), "layer_pattern": (0,)}
+    )
+    layer = build_graph(model).layers[0]
+    # 64 tokens: 8 near ones and 32 joined ones of 16 words, and 32 keys of 8.
+    assert cached_words(spec, local(layer), 64.0) == 16 * 40 + 8 * 32
+    core = next(op for op in layer.ops if op.attention is not None)
+    cost = forward_cost(core, local(layer), ENGINE, PassShape(1.0, 64.0, 2.0, 2.0))
+    # A token sees 8 near and 4 chosen entries of 2 x 16 words by 4 heads, and scores 32.5 + 0.25.
+    assert cost.flops == pytest.approx(4 * 12 * 2 * 32 + 32.75 * 2 * 3 * 8)
 
 
 def test_latent_attention_reads_one_latent_for_all_heads():

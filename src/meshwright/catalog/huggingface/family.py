@@ -432,6 +432,10 @@ def family(name: str, *architectures: str, **rest: Any) -> Callable[[Reader], Re
     return register
 
 
+DELTA_CHUNK: Final = 64
+"""Tokens of a chunk of the gated delta rule. Source: ``torch_chunk_gated_delta_rule``, and the
+kernels of flash-linear-attention."""
+
 CORE_KEYS: dict[str, ConfigKey] = {
     "hidden_size": count(),
     "num_hidden_layers": count(most=MOST_LAYERS),
@@ -480,6 +484,21 @@ def experts_of(fields: Config, **rest: object) -> ExpertSpec:
     width = fields.count_or_none("moe_intermediate_size") or fields.count("intermediate_size")
     num_experts, top_k = fields.count("num_experts"), fields.count("num_experts_per_tok")
     return ExpertSpec(num_experts=num_experts, top_k=top_k, ffn_size=width, **rest)
+
+
+def router_groups(fields: Config) -> dict[str, int]:
+    """Return the groups of experts of a router, and the number of them that a token uses."""
+    num_groups = fields.count_or_none("n_group") or 1
+    top_groups = fields.count_or_none("topk_group") or num_groups
+    total, chosen = fields.count("num_experts"), fields.count("num_experts_per_tok")
+    experts = f"{fields.stated('num_experts')} {total}"
+    fields.require(total % num_groups == 0, "n_group", f"{num_groups} does not divide {experts}")
+    of = f"{top_groups} of n_group {num_groups}"
+    fields.require(top_groups <= num_groups, "topk_group", of)
+    hold = f"{of} hold fewer of {experts} than num_experts_per_tok {chosen}"
+    fields.require(chosen * num_groups <= top_groups * total, "topk_group", hold)
+    fields.finish()
+    return {"num_groups": num_groups, "top_groups": top_groups}
 
 
 def dense_layer(

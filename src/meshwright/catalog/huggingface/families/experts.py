@@ -1,6 +1,6 @@
 """Families of experts beside grouped attention with RMSNorm, one after the other.
 
-MiniMax-M2, ERNIE 4.5, EXAONE, Mellum, AFM and Solar Open.
+MiniMax-M2, ERNIE 4.5, EXAONE, Hunyuan, Mellum, AFM and Solar Open.
 
 Source: the configuration and model classes of Hugging Face transformers (``MiniMaxM2Config`` and
 ``MiniMaxM2SparseMoeBlock``, ...).
@@ -8,12 +8,7 @@ Source: the configuration and model classes of Hugging Face transformers (``Mini
 
 from __future__ import annotations
 
-from meshwright.catalog.huggingface.families.mixed import (
-    PATTERN,
-    exaone_windows,
-    router_groups,
-    windowed,
-)
+from meshwright.catalog.huggingface.families.mixed import PATTERN, exaone_windows, windowed
 from meshwright.catalog.huggingface.family import (
     GROUPED_KEYS,
     STATED_KV_KEYS,
@@ -30,6 +25,7 @@ from meshwright.catalog.huggingface.family import (
     flag,
     layer_types,
     model_of,
+    router_groups,
     window_or_none,
 )
 from meshwright.spec.model import AttentionSpec, ExpertSpec, LayerSpec, ModelSpec
@@ -128,25 +124,50 @@ def read_exaone_moe(fields: Config) -> ModelSpec:
 
 
 @family(
-    "mellum",
-    "MellumForCausalLM",
-    keys=STATED_KV_KEYS
+    "hunyuan_v1_moe",
+    "HunYuanMoEV1ForCausalLM",
+    keys=GROUPED_KEYS
     | {
         **expert_keys(),
-        "moe_intermediate_size": count(),
-        "mlp_layer_types": _NETWORKS,
-        "layer_types": layer_types(_FULL, _SLIDING),
-        "sliding_window": count(1024),
+        "num_experts_per_tok": ConfigKey("anything", names=("moe_topk", "num_experts_per_tok")),
+        "moe_intermediate_size": ConfigKey("anything", None),
+        "num_shared_expert": ConfigKey("anything", 1),
         "attention_bias": flag(False),
+        "use_mixed_mlp_moe": flag(True),
+        "use_qk_norm": flag(True),
+        "use_cla": flag(False),
     },
-    harmless=f"{_ROUTING} num_nextn_predict_layers mtp_layer_types mtp_mlp_layer_types",
+    harmless="eod_token_id mlp_bias norm_type use_rotary_pos_emb cla_share_factor moe_drop_tokens "
+    "moe_random_routing_dropped_token moe_layer_num_skipped capacity_factor norm_topk_prob "
+    "router_aux_loss_coef org_vocab_size num_media_embeds position_embedding_xdrope",
 )
-def read_mellum(fields: Config) -> ModelSpec:
-    """Return Mellum: norms on heads, experts in all layers but those that are listed as dense."""
-    full = attention_of(fields, bias=fields.flag("attention_bias"), qk_norm="head")
-    num_layers = fields.count("num_hidden_layers")
-    attentions = windowed(fields, full, [_FULL] * num_layers)
-    return _model(fields, attentions, experts_of(fields), [True] * num_layers)
+def read_hunyuan_moe(fields: Config) -> ModelSpec:
+    """Return Hunyuan with experts in each layer: the shared one is as wide as a routed one.
+
+    Some numbers may be listed by layer: all have to be equal. Keys shared by layers are refused.
+    """
+    equal: dict[str, int] = {}
+    for role, usual in (
+        ("num_experts_per_tok", 1), ("moe_intermediate_size", fields.value("intermediate_size")),
+        ("num_shared_expert", 1),
+    ):  # fmt: skip
+        stated = fields.value(role)
+        values = stated if isinstance(stated, list) else [usual if stated is None else stated]
+        are_equal = set(map(type, values)) == {int} and len(set(values)) == 1 and values[0] > 0
+        fields.require(are_equal, role, f"found {values}; expected one positive number")
+        equal[role] = values[0]
+    fields.require(not fields.flag("use_cla"), "use_cla", "true is not modelled")
+    fields.require(fields.flag("use_mixed_mlp_moe"), "use_mixed_mlp_moe", "false is not modelled")
+    attention = attention_of(
+        fields, bias=fields.flag("attention_bias"),
+        qk_norm="head" if fields.flag("use_qk_norm") else "none",
+    )  # fmt: skip
+    width = equal["moe_intermediate_size"]
+    experts = ExpertSpec(
+        num_experts=fields.count("num_experts"), top_k=equal["num_experts_per_tok"],
+        ffn_size=width, shared_ffn_size=width * equal["num_shared_expert"],
+    )  # fmt: skip
+    return model_of(fields, LayerSpec(attention=attention, experts=experts))
 
 
 @family(
@@ -178,30 +199,6 @@ def read_afmoe(fields: Config) -> ModelSpec:
     experts = experts_of(fields, router_bias=True, shared_ffn_size=shared)
     sparse = [n >= first for n in range(num_layers)]
     return _model(fields, windowed(fields, full, by_rule), experts, sparse, num_norms=4)
-
-
-@family(
-    "solar_open",
-    "SolarOpenForCausalLM",
-    keys={role: key for role, key in STATED_KV_KEYS.items() if role != "intermediate_size"}
-    | {
-        **expert_keys("n_routed_experts"),
-        "moe_intermediate_size": count(),
-        "n_shared_experts": count_or_zero(1),
-        "attention_bias": flag(False),
-        "n_group": count_or_none(),
-        "topk_group": count_or_none(),
-        "use_qk_norm": flag(False),
-    },
-    harmless=f"{_ROUTING} intermediate_size first_k_dense_replace",
-)
-def read_solar_open(fields: Config) -> ModelSpec:
-    """Return Solar Open: experts in each layer, the router with a correction bias."""
-    norm = "head" if fields.flag("use_qk_norm") else "none"
-    attention = attention_of(fields, bias=fields.flag("attention_bias"), qk_norm=norm)
-    shared = fields.count("n_shared_experts") * fields.count("moe_intermediate_size")
-    experts = experts_of(fields, router_bias=True, shared_ffn_size=shared, **router_groups(fields))
-    return model_of(fields, LayerSpec(attention=attention, experts=experts))
 
 
 def _model(

@@ -58,18 +58,6 @@ def read_llama(fields: Config) -> ModelSpec:
 
 
 @family(
-    "ernie4_5",
-    "Ernie4_5ForCausalLM",
-    "Ernie4_5_ForCausalLM",
-    keys=STATED_KV_KEYS | {"use_bias": flag(False), "tie_word_embeddings": flag(True)},
-)
-def read_ernie(fields: Config) -> ModelSpec:
-    """Return ERNIE 4.5; ``use_bias`` covers every matrix of a layer."""
-    bias = fields.flag("use_bias")
-    return model_of(fields, dense_layer(fields, attention_of(fields, bias=bias), bias=bias))
-
-
-@family(
     "internlm3",
     "InternLM3ForCausalLM",
     keys=STATED_KV_KEYS
@@ -96,18 +84,6 @@ def read_biased_llama(fields: Config) -> ModelSpec:
     inner = fields.flag("qkv_bias") or (fields.family == "internlm3" and outer)
     attention = attention_of(fields, qkv_bias=inner, output_bias=outer)
     return model_of(fields, dense_layer(fields, attention, bias=fields.flag("mlp_bias")))
-
-
-@family(
-    "hunyuan_v1_dense",
-    "HunYuanDenseV1ForCausalLM",
-    keys=GROUPED_KEYS | {"attention_bias": flag(False)},
-    harmless="eod_token_id use_qk_norm use_cla mlp_bias norm_type use_rotary_pos_emb",
-)
-def read_hunyuan(fields: Config) -> ModelSpec:
-    """Return the dense models of Hunyuan: norms on the heads of queries and keys."""
-    attention = attention_of(fields, bias=fields.flag("attention_bias"), qk_norm="head")
-    return model_of(fields, dense_layer(fields, attention))
 
 
 @family(
@@ -153,7 +129,6 @@ def read_smollm3(fields: Config) -> ModelSpec:
     outer_harmless=f"{VISION} multimodal_projector_bias projector_hidden_act spatial_merge_size "
     "vision_feature_layer",
 )
-@family("helium", "HeliumForCausalLM", keys=GROUPED_KEYS)
 @family(
     "ministral3",
     "Ministral3ForCausalLM",
@@ -171,60 +146,10 @@ def read_windowed_llama(fields: Config) -> ModelSpec:
     return model_of(fields, dense_layer(fields, attention))
 
 
-@family(
-    "mixtral",
-    "MixtralForCausalLM",
-    keys=STATED_KV_KEYS
-    | {
-        **expert_keys("num_local_experts"),
-        "sliding_window": window_or_none(),
-    },
-)
-def read_mixtral(fields: Config) -> ModelSpec:
-    """Return Mixtral: Mistral with experts in each layer, none of them shared."""
-    attention = attention_of(fields, window=fields.window("sliding_window"))
-    return model_of(fields, LayerSpec(attention=attention, experts=experts_of(fields)))
-
-
 GRANITE_MOE_KEYS = GROUPED_KEYS | {
     **expert_keys("num_local_experts"),
     "attention_bias": flag(False),
 }
-
-
-@family("granitemoe", "GraniteMoeForCausalLM", keys=GRANITE_MOE_KEYS, harmless=GRANITE_SCALES)
-@family(
-    "granitemoeshared",
-    "GraniteMoeSharedForCausalLM",
-    keys=GRANITE_MOE_KEYS | {"shared_intermediate_size": count_or_zero(0)},
-    harmless=GRANITE_SCALES,
-)
-def read_granite_moe(fields: Config) -> ModelSpec:
-    """Return Granite with experts in each layer, and a shared one where its width is stated."""
-    attention = attention_of(fields, bias=fields.flag("attention_bias"))
-    shared = fields.count_or_none("shared_intermediate_size") or 0
-    experts = experts_of(fields, shared_ffn_size=shared)
-    return model_of(fields, LayerSpec(attention=attention, experts=experts))
-
-
-_GLM_KEYS = STATED_KV_KEYS | {"head_dim": count(128), "attention_bias": flag(True)}
-
-
-@family("glm", "GlmForCausalLM", keys=_GLM_KEYS)
-def read_glm(fields: Config) -> ModelSpec:
-    """Return GLM-4 9B: biases on queries, keys and values."""
-    return _glm(fields, num_norms=2)
-
-
-@family("glm4", "Glm4ForCausalLM", keys=_GLM_KEYS)
-def read_glm4(fields: Config) -> ModelSpec:
-    """Return GLM-4-0414: GLM-4 with norms on the branches too."""
-    return _glm(fields, num_norms=4)
-
-
-def _glm(fields: Config, *, num_norms: int) -> ModelSpec:
-    attention = attention_of(fields, qkv_bias=fields.flag("attention_bias"))
-    return model_of(fields, dense_layer(fields, attention, num_norms=num_norms))
 
 
 @family(

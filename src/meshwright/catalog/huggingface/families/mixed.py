@@ -1,20 +1,17 @@
 """Families with norms or layers that differ by rule.
 
-Gemma, OLMo 2 and 3, EXAONE 4, GPT-OSS, Llama 4, DeepSeek V2 and V3, GLM-4 with experts.
+OLMo 2 and 3, EXAONE 4, GPT-OSS, Llama 4, GLM-4 with experts.
 
 Some layers attend within a window or a chunk only, some have experts and others a dense network.
 Source, where a family names no other: the configuration and model classes of Hugging Face
-transformers (``Gemma2Config``, ``Llama4TextConfig`` and ``Llama4TextDecoderLayer``, ...).
+transformers (``Olmo2Config``, ``Llama4TextConfig`` and ``Llama4TextDecoderLayer``, ...).
 """
 
 from __future__ import annotations
 
-from typing import Literal
-
+from meshwright.catalog.huggingface.families.latent import with_prediction
 from meshwright.catalog.huggingface.family import (
-    CORE_KEYS,
     GROUPED_KEYS,
-    REQUIRED,
     STATED_KV_KEYS,
     Config,
     ConfigKey,
@@ -30,91 +27,24 @@ from meshwright.catalog.huggingface.family import (
     flag,
     layer_types,
     model_of,
-    text,
+    router_groups,
     window_or_none,
 )
 from meshwright.spec.model import AttentionSpec, LayerSpec, ModelSpec
 
-_FULL, _SLIDING, _CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
-_VISION = "vision_config boi_token_index eoi_token_index image_token_index tie_word_embeddings"
+FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+VISION = "vision_config boi_token_index eoi_token_index image_token_index tie_word_embeddings"
 
 
 def windowed(fields: Config, full: AttentionSpec, by_rule: list[str]) -> list[AttentionSpec]:
     """Return the attention of each layer: as ``layer_types`` states it, or by a rule."""
     sliding = full.model_copy(update={"window": fields.count("sliding_window")})
     kinds = fields.listed("layer_types") or by_rule
-    return [sliding if kind == _SLIDING else full for kind in kinds]
-
-
-_GEMMA_1_KEYS = STATED_KV_KEYS | {
-    "head_dim": count(256),
-    "attention_bias": flag(False),
-    "tie_word_embeddings": flag(True),
-}
-_GEMMA_KEYS = _GEMMA_1_KEYS | {
-    "layer_types": layer_types(_FULL, _SLIDING),
-    "sliding_window": count(names=("sliding_window", "sliding_window_size")),
-}
-_GEMMA_HARMLESS = """
-    query_pre_attn_scalar attn_logit_softcapping final_logit_softcapping cache_implementation
-    """
-
-
-@family("gemma", "GemmaForCausalLM", keys=_GEMMA_1_KEYS)
-def read_gemma1(fields: Config) -> ModelSpec:
-    """Return Gemma 1: heads wider than the hidden size over their number, tied head."""
-    attention = attention_of(fields, bias=fields.flag("attention_bias"))
-    return model_of(fields, dense_layer(fields, attention))
-
-
-@family("gemma2", "Gemma2ForCausalLM", keys=_GEMMA_KEYS, harmless=_GEMMA_HARMLESS)
-def read_gemma2(fields: Config) -> ModelSpec:
-    """Return Gemma 2: layers alternate, the first one with a window."""
-    return _gemma(fields, period=2, qk_norm="none")
-
-
-@family(
-    "gemma3",
-    "Gemma3ForCausalLM",
-    "Gemma3ForConditionalGeneration",
-    model_types=("gemma3_text",),
-    nested_types=("gemma3",),
-    keys=_GEMMA_KEYS
-    | {
-        "vocab_size": count(262_208),
-        "num_attention_heads": count(8),
-        "num_key_value_heads": count(4, rule=("divides", "num_attention_heads")),
-        "sliding_window_pattern": count(
-            6, names=("sliding_window_pattern", "_sliding_window_pattern")
-        ),
-    },
-    harmless=_GEMMA_HARMLESS,
-    outer_harmless=f"{_VISION} mm_tokens_per_image image_token_id boi_token_id eoi_token_id",
-)
-def read_gemma3(fields: Config) -> ModelSpec:
-    """Return Gemma 3, in which the last layer of each period (six) sees everything."""
-    return _gemma(fields, period=fields.count("sliding_window_pattern"), qk_norm="head")
-
-
-@family("vaultgemma", "VaultGemmaForCausalLM", keys=_GEMMA_KEYS, harmless=_GEMMA_HARMLESS)
-def read_vaultgemma(fields: Config) -> ModelSpec:
-    """Return VaultGemma: Gemma 2 without norms on the branches."""
-    return _gemma(fields, period=2, qk_norm="none", num_norms=2)
-
-
-def _gemma(
-    fields: Config, *, period: int, qk_norm: Literal["none", "head"], num_norms: int = 4
-) -> ModelSpec:
-    """Return a model whose last layer of each period sees everything."""
-    num_layers, bias = fields.count("num_hidden_layers"), fields.flag("attention_bias")
-    full = attention_of(fields, bias=bias, qk_norm=qk_norm)
-    by_rule = [_SLIDING if (place + 1) % period else _FULL for place in range(num_layers)]
-    attentions = windowed(fields, full, by_rule)
-    return model_of(fields, [dense_layer(fields, each, num_norms=num_norms) for each in attentions])
+    return [sliding if kind == SLIDING else full for kind in kinds]
 
 
 _WINDOWED_KEYS = STATED_KV_KEYS | {
-    "layer_types": layer_types(_FULL, _SLIDING, required=True),
+    "layer_types": layer_types(FULL, SLIDING, required=True),
     "sliding_window": count(),
 }
 
@@ -136,7 +66,7 @@ PATTERN = ConfigKey("pattern", 4, nullable=True)
     "Exaone4ForCausalLM",
     keys=GROUPED_KEYS
     | {
-        "layer_types": layer_types(_FULL, _SLIDING),
+        "layer_types": layer_types(FULL, SLIDING),
         "sliding_window": window_or_none(default=4096),
         "sliding_window_pattern": PATTERN,
     },
@@ -157,7 +87,7 @@ def exaone_windows(fields: Config, full: AttentionSpec) -> list[AttentionSpec]:
     if fields.window("sliding_window") is None:
         return [full] * num_layers
     letters = pattern if isinstance(pattern, str) else "L" * (pattern - 1) + "G" if pattern else "L"
-    kinds = [_SLIDING if letters[n % len(letters)] == "L" else _FULL for n in range(num_layers)]
+    kinds = [SLIDING if letters[n % len(letters)] == "L" else FULL for n in range(num_layers)]
     return windowed(fields, full, kinds)
 
 
@@ -175,7 +105,7 @@ def read_olmo(fields: Config) -> ModelSpec:
 @family(
     "olmo3",
     "Olmo3ForCausalLM",
-    keys=_OLMO_KEYS | {"layer_types": layer_types(_FULL, _SLIDING), "sliding_window": count(4096)},
+    keys=_OLMO_KEYS | {"layer_types": layer_types(FULL, SLIDING), "sliding_window": count(4096)},
 )
 def read_olmo2(fields: Config) -> ModelSpec:
     """Return OLMo 2 or 3: norms on the branches, none before them, and over all heads.
@@ -193,20 +123,7 @@ def read_olmo2(fields: Config) -> ModelSpec:
 
 def _every_fourth_full(fields: Config) -> list[str]:
     """Return kinds of attention of which the last of each four is full."""
-    return [_SLIDING if (n + 1) % 4 else _FULL for n in range(fields.count("num_hidden_layers"))]
-
-
-_OLMOE_KEYS = _OLMO_KEYS | expert_keys()
-
-
-@family("olmoe", "OlmoeForCausalLM", keys=_OLMOE_KEYS, harmless="clip_qkv norm_topk_prob")
-@family("flex_olmo", "FlexOlmoForCausalLM", keys=_OLMOE_KEYS, harmless="norm_topk_prob")
-def read_olmoe(fields: Config) -> ModelSpec:
-    """Return OLMoE, or FlexOlmo, which has the norms of OLMo 2."""
-    attention = attention_of(fields, bias=fields.flag("attention_bias"), qk_norm="full")
-    before = fields.family == "olmoe"
-    layer = LayerSpec(attention=attention, experts=experts_of(fields), norms_before=before)
-    return model_of(fields, layer)
+    return [SLIDING if (n + 1) % 4 else FULL for n in range(fields.count("num_hidden_layers"))]
 
 
 @family(
@@ -214,7 +131,7 @@ def read_olmoe(fields: Config) -> ModelSpec:
     "GptOssForCausalLM",
     keys=STATED_KV_KEYS
     | {
-        "layer_types": layer_types(_FULL, _SLIDING),
+        "layer_types": layer_types(FULL, SLIDING),
         "head_dim": count(64),
         **expert_keys("num_local_experts", chosen=("num_experts_per_tok", "experts_per_token")),
         "sliding_window": count(),
@@ -230,7 +147,7 @@ def read_gpt_oss(fields: Config) -> ModelSpec:
     num_layers, bias = fields.count("num_hidden_layers"), fields.flag("attention_bias")
     full = attention_of(fields, bias=bias, sinks=True)
     experts = experts_of(fields, bias=True, router_bias=True)
-    by_rule = [_FULL if place % 2 else _SLIDING for place in range(num_layers)]
+    by_rule = [FULL if place % 2 else SLIDING for place in range(num_layers)]
     attentions = windowed(fields, full, by_rule)
     return model_of(fields, [LayerSpec(attention=each, experts=experts) for each in attentions])
 
@@ -253,11 +170,11 @@ def read_gpt_oss(fields: Config) -> ModelSpec:
         "attention_chunk_size": count_or_none(default=8192),
         "no_rope_layers": counts_or_none(),
         "no_rope_layer_interval": count(4),
-        "layer_types": layer_types(_FULL, _CHUNKED),
+        "layer_types": layer_types(FULL, CHUNKED),
         "attention_bias": flag(False),
     },
     harmless="attn_scale attn_temperature_tuning floor_scale for_llm_compressor",
-    outer_harmless=_VISION,
+    outer_harmless=VISION,
 )
 def read_llama4(fields: Config) -> ModelSpec:
     """Return the text model of Llama 4; the shared expert is as wide as a routed one.
@@ -276,7 +193,7 @@ def read_llama4(fields: Config) -> ModelSpec:
     rotary = list(map(bool, listed or [(n + 1) % period for n in range(num_layers)]))
     message = f"lists {len(rotary)} layers, but num_hidden_layers is {num_layers}"
     fields.require(len(rotary) == num_layers, "no_rope_layers", message)
-    kinds = fields.listed("layer_types") or [_CHUNKED if turned else _FULL for turned in rotary]
+    kinds = fields.listed("layer_types") or [CHUNKED if turned else FULL for turned in rotary]
 
     full = attention_of(fields, window_kind="chunked", bias=bias)
     norm = "unweighted" if fields.flag("use_qk_norm") else "none"
@@ -284,7 +201,7 @@ def read_llama4(fields: Config) -> ModelSpec:
     experts = experts_of(fields, shared_ffn_size=fields.count("moe_intermediate_size"))
     layers = []
     for place, (kind, turned) in enumerate(zip(kinds, rotary, strict=True)):
-        window = chunk if kind == _CHUNKED else None
+        window = chunk if kind == CHUNKED else None
         update = {"window": window, "qk_norm": norm if turned else "none"}
         attention = full.model_copy(update=update)
         is_sparse = place in places
@@ -294,161 +211,6 @@ def read_llama4(fields: Config) -> ModelSpec:
             else dense_layer(fields, attention)
         )
     return model_of(fields, layers)
-
-
-_DEEPSEEK_KEYS = CORE_KEYS | {
-    "intermediate_size": count(),
-    "num_key_value_heads": count(
-        same_as="num_attention_heads", rule=("equals", "num_attention_heads")
-    ),
-    "q_lora_rank": count_or_none(default=REQUIRED),
-    "kv_lora_rank": count(),
-    "qk_nope_head_dim": count(),
-    "qk_rope_head_dim": count(),
-    "v_head_dim": count(),
-    "moe_intermediate_size": count(),
-    **expert_keys("n_routed_experts"),
-    "n_shared_experts": count_or_none(default=REQUIRED),
-    "n_group": count_or_none(),
-    "topk_group": count_or_none(),
-    "first_k_dense_replace": count_or_zero(rule=("at_most", "num_hidden_layers")),
-    "moe_layer_freq": count(1),
-    "attention_bias": flag(False),
-    "tie_word_embeddings": flag(False),
-}
-_DEEPSEEK_HARMLESS = """
-    norm_topk_prob routed_scaling_factor scoring_func qk_head_dim head_dim
-    """
-
-
-@family(
-    "deepseek_v2",
-    "DeepseekV2ForCausalLM",
-    keys=_DEEPSEEK_KEYS | {"topk_method": text("greedy", "group_limited_greedy", default="greedy")},
-    harmless=_DEEPSEEK_HARMLESS,
-)
-def read_deepseek_v2(fields: Config) -> ModelSpec:
-    """Return DeepSeek-V2 without prediction layers."""
-    return model_of(fields, _deepseek_layers(fields, router_bias=False))
-
-
-@family(
-    "glm4_moe_lite",
-    "Glm4MoeLiteForCausalLM",
-    keys=_DEEPSEEK_KEYS
-    | {
-        "topk_method": text("noaux_tc", default="noaux_tc"),
-        "first_k_dense_replace": count_or_zero(1, rule=("at_most", "num_hidden_layers")),
-        "mlp_layer_types": layer_types("dense", "sparse"),
-        "num_nextn_predict_layers": count_or_zero(0),
-    },
-    harmless=_DEEPSEEK_HARMLESS,
-)
-@family(
-    "deepseek_v3",
-    "DeepseekV3ForCausalLM",
-    model_types=("deepseek_v3", "kimi_k2"),
-    keys=_DEEPSEEK_KEYS
-    | {
-        "topk_method": text("noaux_tc", default="noaux_tc"),
-        "num_nextn_predict_layers": count_or_zero(0),
-    },
-    harmless=_DEEPSEEK_HARMLESS,
-)
-def read_deepseek_v3(fields: Config) -> ModelSpec:
-    """Return DeepSeek-V3 or GLM-4.7 Flash; routers carry a correction bias under ``noaux_tc``.
-
-    Source: the DeepSeek-V3 technical report, sections 2.1 and 2.2.
-    """
-    return _with_prediction(fields, _deepseek_layers(fields, router_bias=True))
-
-
-def _with_prediction(fields: Config, layers: list[LayerSpec]) -> ModelSpec:
-    """Return a model with a correction bias in its routers, and its prediction layers."""
-    extra = fields.count("num_nextn_predict_layers")
-    notes = ["the correction bias of the router (one number for each expert) is counted"]
-    if extra:
-        notes.append(f"prediction layers ({extra}) are counted apart, not in num_params")
-    return model_of(fields, layers, notes=notes, num_prediction_layers=extra)
-
-
-def router_groups(fields: Config) -> dict[str, int]:
-    """Return the groups of experts of a router, and the number of them that a token uses."""
-    num_groups = fields.count_or_none("n_group") or 1
-    top_groups = fields.count_or_none("topk_group") or num_groups
-    total, chosen = fields.count("num_experts"), fields.count("num_experts_per_tok")
-    experts = f"{fields.stated('num_experts')} {total}"
-    fields.require(total % num_groups == 0, "n_group", f"{num_groups} does not divide {experts}")
-    of = f"{top_groups} of n_group {num_groups}"
-    fields.require(top_groups <= num_groups, "topk_group", of)
-    hold = f"{of} hold fewer of {experts} than num_experts_per_tok {chosen}"
-    fields.require(chosen * num_groups <= top_groups * total, "topk_group", hold)
-    fields.finish()
-    return {"num_groups": num_groups, "top_groups": top_groups}
-
-
-def _deepseek_layers(fields: Config, *, router_bias: bool) -> list[LayerSpec]:
-    """Return the layers: ``first_k_dense_replace`` dense ones, then experts at each step.
-
-    Attention is latent; ``q_lora_rank`` null projects the queries at once.
-    """
-    fields.finish()
-    attention = _latent_attention(fields)
-    shared = fields.count("moe_intermediate_size") * (fields.count_or_none("n_shared_experts") or 0)
-    groups = router_groups(fields) if fields.text("topk_method") != "greedy" else {}
-    experts = experts_of(fields, router_bias=router_bias, shared_ffn_size=shared, **groups)
-    dense = dense_layer(fields, attention)
-    sparse = LayerSpec(attention=attention, experts=experts)
-    kinds = fields.listed("mlp_layer_types") if "mlp_layer_types" in fields.keys else None
-    if kinds is not None:
-        return [sparse if kind == "sparse" else dense for kind in kinds]
-    first, step = fields.count("first_k_dense_replace"), fields.count("moe_layer_freq")
-    places = range(fields.count("num_hidden_layers"))
-    return [dense if place < first or place % step else sparse for place in places]
-
-
-def _latent_attention(fields: Config) -> AttentionSpec:
-    """Return latent attention; ``attention_bias`` covers its projections."""
-    heads, bias = fields.count("num_attention_heads"), fields.flag("attention_bias")
-    return AttentionSpec(
-        kind="mla",
-        num_heads=heads,
-        num_kv_heads=heads,
-        head_size=fields.count("qk_nope_head_dim"),
-        value_head_size=fields.count("v_head_dim"),
-        query_rank=fields.count_or_none("q_lora_rank"),
-        kv_rank=fields.count("kv_lora_rank"),
-        rope_head_size=fields.count("qk_rope_head_dim"),
-        qkv_bias=bias,
-        output_bias=bias,
-    )
-
-
-_LATENT_KEYS = {
-    role: key
-    for role, key in _DEEPSEEK_KEYS.items()
-    if role in {*CORE_KEYS, "intermediate_size", "num_key_value_heads", "q_lora_rank",
-                "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
-                "attention_bias"}
-} | {"tie_word_embeddings": flag(True)}  # fmt: skip
-
-
-@family(
-    "minicpm3",
-    "MiniCPM3ForCausalLM",
-    keys=_LATENT_KEYS,
-    harmless="scale_emb scale_depth dim_model_base qk_head_dim head_dim",
-)
-@family(
-    "youtu",
-    "YoutuForCausalLM",
-    keys=_LATENT_KEYS,
-    harmless="embedding_initializer_range qk_head_dim head_dim",
-)
-def read_dense_latent(fields: Config) -> ModelSpec:
-    """Return MiniCPM 3 or Youtu: latent attention and a dense network in each layer."""
-    fields.finish()
-    return model_of(fields, dense_layer(fields, _latent_attention(fields)))
 
 
 @family(
@@ -480,4 +242,4 @@ def read_glm4_moe(fields: Config) -> ModelSpec:
     first, num_layers = fields.count("first_k_dense_replace"), fields.count("num_hidden_layers")
     sparse = LayerSpec(attention=attention, experts=experts)
     layers = [dense_layer(fields, attention)] * first + [sparse] * (num_layers - first)
-    return _with_prediction(fields, layers)
+    return with_prediction(fields, layers)

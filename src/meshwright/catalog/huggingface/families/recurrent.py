@@ -1,6 +1,6 @@
 """Families with recurrent layers.
 
-Mamba 2, Bamba, Granite 4, Nemotron-H, Qwen3-Next and 3.5, OLMo Hybrid.
+Mamba 2, Bamba, Granite 4, Falcon-H1, Nemotron-H, LFM2, Qwen3-Next and 3.5, OLMo Hybrid.
 
 Source: the configuration and model classes of Hugging Face transformers (``Mamba2Config`` and
 ``Mamba2Mixer``, ``NemotronHConfig``, ``Qwen3NextGatedDeltaNet``, ...).
@@ -19,6 +19,7 @@ from meshwright.catalog.huggingface.families.llama import (
     with_qwen_experts,
 )
 from meshwright.catalog.huggingface.family import (
+    DELTA_CHUNK,
     GROUPED_KEYS,
     MOST_LAYERS,
     STATED_KV_KEYS,
@@ -39,7 +40,13 @@ from meshwright.catalog.huggingface.family import (
     num_experts,
     text,
 )
-from meshwright.spec.model import FeedForwardSpec, LayerSpec, ModelSpec, RecurrenceSpec
+from meshwright.spec.model import (
+    AttentionSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    ModelSpec,
+    RecurrenceSpec,
+)
 
 _AMONG_EXPERTS: Rule = ("at_most", "num_experts")
 _TIME_STEPS: Final = "time_step_limit time_step_rank time_step_min time_step_max time_step_floor"
@@ -62,18 +69,22 @@ _MAMBA_KEYS: dict[str, ConfigKey] = {
 """Fields of Mamba layers beside others, with the defaults of Bamba and Granite 4."""
 
 
-def _mamba_of(fields: Config, *, bias: str, conv_bias: str) -> RecurrenceSpec:
+def _mamba_of(
+    fields: Config, *, bias: str, conv_bias: str, inner: int | None = None
+) -> RecurrenceSpec:
     """Return a Mamba 2 layer; raises all faults recorded before.
 
     Parameters
     ----------
     bias, conv_bias
         Names of the fields that state the biases.
+    inner
+        Width of all heads, where it is not a multiple of the hidden size.
     """
     fields.finish()
     heads, size = fields.count("mamba_heads"), fields.value("mamba_head_size")
     if "mamba_expand" in fields.keys:
-        inner = fields.count("mamba_expand") * fields.count("hidden_size")
+        inner = inner or fields.count("mamba_expand") * fields.count("hidden_size")
         size = inner // heads if size == "auto" else size
         whole = f"{fields.stated('mamba_expand')} x hidden_size {inner}"
         message = f"{size} x {fields.stated('mamba_heads')} {heads} is not {whole}"
@@ -190,6 +201,123 @@ def read_granite4(fields: Config) -> ModelSpec:
     return model_of(fields, [state_space if kind in _RECURRENT else full for kind in kinds])
 
 
+@family(
+    "falcon_h1",
+    "FalconH1ForCausalLM",
+    keys=GROUPED_KEYS
+    | _MAMBA_KEYS
+    | {
+        "mamba_heads": count(128, names=("mamba_n_heads",)),
+        "mamba_inner": count_or_none(default=1024, names=("mamba_d_ssm",)),
+        "mamba_rms_norm": flag(False),
+        "projectors_bias": flag(False),
+        "attention_bias": flag(False),
+        "mlp_bias": flag(False),
+    },
+    harmless=f"{_TIME_STEPS} mamba_norm_before_gate mamba_use_mlp num_logits_to_keep "
+    "key_multiplier attention_in_multiplier attention_out_multiplier embedding_multiplier "
+    "lm_head_multiplier "
+    "mlp_multipliers ssm_in_multiplier ssm_multipliers ssm_out_multiplier mlp_expansion_factor",
+)
+def read_falcon_h1(fields: Config) -> ModelSpec:
+    """Return Falcon-H1: attention and Mamba 2 side by side in each layer, on the same input."""
+    wrong = fields.flag("projectors_bias") != fields.flag("mamba_proj_bias")
+    fields.require(not wrong, "projectors_bias", "differs from mamba_proj_bias, not modelled")
+    inner = fields.count_or_none("mamba_inner")
+    mixer = _mamba_of(fields, bias="mamba_proj_bias", conv_bias="mamba_conv_bias", inner=inner)
+    mixer = mixer.model_copy(update={"output_norm": fields.flag("mamba_rms_norm")})
+    attention = attention_of(fields, bias=fields.flag("attention_bias"))
+    layer = dense_layer(fields, attention, recurrence=mixer, bias=fields.flag("mlp_bias"))
+    return model_of(fields, layer)
+
+
+_LFM_KEYS = STATED_KV_KEYS | {
+    "conv_L_cache": count(3),
+    "conv_bias": flag(False),
+    "tie_word_embeddings": flag(True, names=("tie_word_embeddings", "tie_embedding")),
+    "layer_types": layer_types("full_attention", "conv"),
+    "full_attn_idxs": counts_or_none(),
+}
+
+
+@family(
+    "lfm2",
+    "Lfm2ForCausalLM",
+    keys=_LFM_KEYS
+    | {
+        "intermediate_size": count(names=("block_ff_dim", "intermediate_size")),
+        "block_multiple_of": count(256),
+        "block_ffn_dim_multiplier": ConfigKey("anything", 1.0),
+        "block_auto_adjust_ff_dim": flag(True),
+    },
+    harmless="block_dim conv_dim conv_dim_out conv_use_xavier_init block_mlp_init_scale "
+    "block_norm_eps block_out_init_scale block_use_swiglu block_use_xavier_init use_pos_enc "
+    "num_heads theta",
+)
+def read_lfm2(fields: Config) -> ModelSpec:
+    """Return LFM2: short convolutions in most layers; inner widths are rounded up.
+
+    Two thirds of the stated width, times a factor, to the next multiple. Source: ``Lfm2MLP``.
+    """
+    fields.finish()
+    width, step = fields.count("intermediate_size"), fields.count("block_multiple_of")
+    if fields.flag("block_auto_adjust_ff_dim"):
+        width = 2 * width // 3
+        if (factor := fields.value("block_ffn_dim_multiplier")) is not None:
+            message = f"found {factor!r}; expected a positive number"
+            is_number = type(factor) in (int, float) and factor > 0
+            fields.require(is_number, "block_ffn_dim_multiplier", message)
+            fields.finish()
+            width = -(-int(factor * width) // step) * step
+    layers = [
+        dense_layer(fields, attention, recurrence=conv, ffn_size=width)
+        for attention, conv in _lfm_mixers(fields)
+    ]
+    return model_of(fields, layers)
+
+
+@family(
+    "lfm2_moe",
+    "Lfm2MoeForCausalLM",
+    keys=_LFM_KEYS
+    | {
+        "num_experts": num_experts(),
+        "num_experts_per_tok": count(rule=_AMONG_EXPERTS),
+        "moe_intermediate_size": count(),
+        "num_dense_layers": count_or_zero(2, rule=("at_most", "num_hidden_layers")),
+        "use_expert_bias": flag(True),
+    },
+    harmless="norm_topk_prob routed_scaling_factor",
+)
+def read_lfm2_moe(fields: Config) -> ModelSpec:
+    """Return LFM2 with experts: dense networks in the first layers alone."""
+    mixers, first = _lfm_mixers(fields), fields.count("num_dense_layers")
+    experts = experts_of(fields, router_bias=fields.flag("use_expert_bias"))
+    layers = [
+        dense_layer(fields, attention, recurrence=conv)
+        if place < first
+        else LayerSpec(attention=attention, recurrence=conv, experts=experts)
+        for place, (attention, conv) in enumerate(mixers)
+    ]
+    return model_of(fields, layers)
+
+
+def _lfm_mixers(fields: Config) -> list[tuple[AttentionSpec | None, RecurrenceSpec | None]]:
+    """Return the attention or the short convolution of each layer."""
+    attention, hidden = attention_of(fields, qk_norm="head"), fields.count("hidden_size")
+    bias, num_layers = fields.flag("conv_bias"), fields.count("num_hidden_layers")
+    conv = RecurrenceSpec(
+        kind="short_conv", num_heads=hidden, head_size=1, num_groups=hidden, state_size=1,
+        conv_size=fields.count("conv_L_cache"), chunk_size=1, bias=bias, conv_bias=bias,
+    )  # fmt: skip
+    listed = fields.listed("full_attn_idxs")
+    full = range(num_layers) if listed is None else listed
+    kinds = fields.listed("layer_types") or [
+        "full_attention" if place in full else "conv" for place in range(num_layers)
+    ]
+    return [(None, conv) if kind == "conv" else (attention, None) for kind in kinds]
+
+
 _BRANCHES: Final[Mapping[str, str]] = {
     "M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe",
 }  # fmt: skip
@@ -285,11 +413,6 @@ _OF_EXPERTS: Final = (
 """Fields that matter only where there are layers of experts."""
 
 
-_DELTA_CHUNK: Final = 64
-"""Tokens of a chunk of the gated delta rule. Source: ``torch_chunk_gated_delta_rule``, and the
-kernels of flash-linear-attention."""
-
-
 _DELTA_KEYS: dict[str, ConfigKey] = {
     "layer_types": layer_types("linear_attention", "full_attention"),
     "attention_bias": flag(False),
@@ -382,7 +505,7 @@ def _delta_rule_of(fields: Config) -> RecurrenceSpec:
         num_groups=fields.count("linear_num_key_heads"),
         state_size=fields.count("linear_key_head_dim"),
         conv_size=fields.count("linear_conv_kernel_dim"),
-        chunk_size=_DELTA_CHUNK,
+        chunk_size=DELTA_CHUNK,
     )
 
 
