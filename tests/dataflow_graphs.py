@@ -48,10 +48,10 @@ def _kernel(name, rng, sources):
     return Kernel(name, Unit.NONE, ("a", "t"), (Operand(sources[0], ("a", "t")),))
 
 
-def random_tables(seed, num_kernels, repeats=1, degree=4):
+def random_tables(seed, num_kernels, repeats=1, degree=4, of=lambda graph: graph):
     """Return the ways of a random graph in ring bytes, each with a random cost of its own."""
     rng = np.random.default_rng([seed, 1])
-    tables = volume_tables(random_graph(seed, num_kernels, repeats), degree)
+    tables = volume_tables(of(random_graph(seed, num_kernels, repeats)), degree)
     scale = 2.0 * SIZE * SIZE
     costs = tuple(scale * rng.random(len(ways)) for ways in tables.splits)
     held = tuple(rng.integers(0, 100, len(ways)).astype(float) for ways in tables.splits)

@@ -11,7 +11,7 @@ from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.dataflow import search
 from meshwright.dataflow.question import load_graph
-from meshwright.dataflow.roofline import CalibratedSystem
+from meshwright.dataflow.roofline import CalibratedSystem, Roofline
 from meshwright.dataflow.search import (
     DegreePricing,
     GradientSums,
@@ -153,6 +153,33 @@ def test_a_graph_that_stands_once_is_cut_into_stages():
         kernels = [kernel for stage in plan.stages for kernel in stage.kernels]
         assert sorted(kernels) == list(range(18))
         assert max(plan.stage_s, plan.send_s) == max(stage.cost for stage in plan.stages)
+
+
+def test_stages_of_a_training_graph_by_hand():
+    """Three products of a size in three stages: each has its product and both gradients.
+
+    Eight passes take 7 of the slowest stage and one of each. The middle stage holds most: 2^22
+    parameters of 18 bytes, its output, the gradient that it sends back, and what arrived for two
+    passes in flight: 8 MiB each.
+    """
+    graph, on = with_backward(mixer(2048)), machine("4xA100")
+    preset = load_optimizer("megatron-adam")
+    plan = DegreePricing(graph, on, 8, preset).priced(1, 3, 1)
+    names = [{graph.kernels[n].name for n in stage.kernels} for stage in plan.stages]
+    assert names == [
+        {"up", "up.grad.x", "up.grad.weight"},
+        {"mix", "mix.grad.up", "mix.grad.weight"},
+        {"down", "down.grad.mix", "down.grad.weight"},
+    ]
+    roofline = Roofline(graph, on, 1)
+    alone = [sum(roofline.kernel_s(n, None) for n in stage.kernels) for stage in plan.stages]
+    assert plan.parts_s["passes_s"] == pytest.approx(8 * max(alone))
+    assert plan.parts_s["bubble_s"] == pytest.approx(sum(alone) - max(alone))
+    assert plan.parts_s["update_s"] == pytest.approx(
+        2**22 * preset.step_traffic_bytes_per_param / float(on.engine(graph).memory_bytes_per_s)
+    )
+    assert plan.held_bytes == (4 * 18 + 4 * 8) * 2**20
+    assert plan.lower_bound_s == pytest.approx(plan.step_s)
 
 
 def test_a_model_with_tables_puts_them_beside_dense_layers():
