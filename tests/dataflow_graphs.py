@@ -48,11 +48,39 @@ def _kernel(name, rng, sources):
     return Kernel(name, Unit.NONE, ("a", "t"), (Operand(sources[0], ("a", "t")),))
 
 
-def random_tables(seed, num_kernels, repeats=1, degree=4):
+def random_tables(seed, num_kernels, repeats=1, degree=4, of=lambda graph: graph):
     """Return the ways of a random graph in ring bytes, each with a random cost of its own."""
     rng = np.random.default_rng([seed, 1])
-    tables = volume_tables(random_graph(seed, num_kernels, repeats), degree)
+    tables = volume_tables(of(random_graph(seed, num_kernels, repeats)), degree)
     scale = 2.0 * SIZE * SIZE
     costs = tuple(scale * rng.random(len(ways)) for ways in tables.splits)
     held = tuple(rng.integers(0, 100, len(ways)).astype(float) for ways in tables.splits)
     return replace(tables, costs=costs, held_bytes=held)
+
+
+def mlp(batch):
+    """Return two products in a row."""
+    row, wide = ("batch", "hidden"), ("batch", "wide")
+    kernels = (_product("up", wide, "x", row), _product("down", row, "up", wide))
+    sizes = {"batch": batch, "hidden": 1024, "wide": 4096}
+    return DataflowGraph("mlp", kernels, sizes, {"x": row}, ("down",), "batch")
+
+
+def mixer(side):
+    """Return three products of one size that no split passes without a move between devices."""
+    kernels = (
+        _product("up", ("tokens", "wide"), "x", ("tokens", "hidden")),
+        _product("mix", ("mixed", "wide"), "up", ("tokens", "wide")),
+        _product("down", ("mixed", "hidden"), "mix", ("mixed", "wide")),
+    )
+    sizes = dict.fromkeys(("tokens", "mixed", "wide", "hidden"), side)
+    inputs = {"x": ("tokens", "hidden")}
+    return DataflowGraph("mixer", kernels, sizes, inputs, ("down",), "tokens")
+
+
+def _product(name, dims, source, read):
+    """Return a product with a weight of the dims that only one of its tensors has."""
+    held = Weight(
+        f"{name}.weight", tuple(dim for dim in (*read, *dims) if (dim in read) != (dim in dims))
+    )
+    return Kernel(name, Unit.MATRIX, dims, (Operand(source, read),), (held,), flops_per_point=2.0)

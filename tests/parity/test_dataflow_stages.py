@@ -8,9 +8,10 @@ import pytest
 from dataflow_graphs import SIZE, random_tables
 from sampled import sampled
 
-from meshwright.dataflow.ideals import as_bits, members, order_ideals
 from meshwright.dataflow.layouts import cheapest_changes
 from meshwright.dataflow.stages import Cuts, cut_stages
+from meshwright.graph.kernels.backward import with_backward
+from meshwright.graph.op import Phase
 
 TENSOR = 2.0 * SIZE * SIZE
 
@@ -54,36 +55,58 @@ def one_sum(tables, graph, way, crossing_in, crossing_out):
 
 
 def everything(sums, num_stages):
-    """Return the best slowest stage over all chains of ideals and layouts of what crosses."""
-    tables = sums[0]
-    cuts = Cuts(tuple(sums))
-    ideals = as_bits(order_ideals(tables.graph.reads, 1_000))
+    """Return the best slowest stage over all chains of sets and layouts of what crosses."""
+    graph, layouts_of = sums[0].graph, Cuts(tuple(sums)).layouts
+    sets = downsets(graph)
     best, known = np.inf, {}
     for count in range(num_stages):
-        for chain in combinations(ideals[1:-1], count):
-            steps = (0, *chain, ideals[-1])
-            if any(a & ~b for a, b in pairwise(steps)):
+        for chain in combinations(sets[1:-1], count):
+            steps = (frozenset(), *chain, sets[-1])
+            if any(not a <= b for a, b in pairwise(steps)):
                 continue
-            crossing = sorted({n for ideal in chain for n in cuts.crossing(ideal)})
-            for layouts in product(*(cuts.layouts[n] for n in crossing)):
+            crossing = sorted({n for cut in chain for n in crosses(graph, cut)})
+            for layouts in product(*(layouts_of[n] for n in crossing)):
                 lies = dict(zip(crossing, layouts, strict=True))
-                best = min(best, slowest(sums, cuts, steps, lies, known))
+                best = min(best, slowest(sums, steps, lies, known))
     return best
 
 
-def slowest(sums, cuts, steps, lies, known):
-    worst = 0.0
+def downsets(graph):
+    """Return all sets of forward kernels that hold what they read, each with its gradients."""
+    forward = [n for n, kernel in enumerate(graph.kernels) if kernel.phase is Phase.FORWARD]
+    found = []
+    for size in range(len(forward) + 1):
+        for chosen in map(set, combinations(forward, size)):
+            needed = {e.producer for e in graph.edges if e.consumer in chosen}
+            if needed <= chosen:
+                whole = (n for n, k in enumerate(graph.kernels) if owner(graph, k) in chosen)
+                found.append(frozenset(whole))
+    return found
+
+
+def owner(graph, kernel):
+    """Return the forward kernel in the name of a kernel; of a sum for the input its reader."""
+    return graph.number.get(kernel.name.partition(".grad")[0], 0)
+
+
+def crosses(graph, cut):
+    """Return the producers with a reader on the other side of a cut."""
+    return {e.producer for e in graph.edges if (e.producer in cut) != (e.consumer in cut)}
+
+
+def slowest(sums, steps, lies, known):
+    worst, graph = 0.0, sums[0].graph
     for before, after in pairwise(steps):
-        coming = {n: lies[n] for n in cuts.crossing(before)}
-        going = {n: lies[n] for n in cuts.crossing(after)}
-        key = (before, after, tuple(coming.items()), tuple(going.items()))
+        inside = after - before
+        near = sorted(crosses(graph, before) | crosses(graph, after))
+        key = (before, after, tuple(lies[n] for n in near))
         if key not in known:
-            busy = stage_cost(sums, members(after & ~before), coming, going)
+            read = {e.producer for e in graph.edges if e.consumer in inside}
+            coming = {n: lies[n] for n in near if n not in inside and n in read}
+            going = {n: lies[n] for n in near if n in inside}
+            busy = stage_cost(sums, sorted(inside), coming, going)
             degree = sums[0].degree
-            sends = sum(
-                send(TENSOR / (1 if layout.place is None else degree))
-                for layout in (coming | going).values()
-            )
+            sends = sum(send(TENSOR / (1 if lies[n].place is None else degree)) for n in near)
             known[key] = max(busy, sends)
         worst = max(worst, known[key])
     return worst
@@ -112,3 +135,16 @@ def test_the_largest_of_several_sums_is_bounded_from_both_sides(seed):
     expected = everything(sums, 2)
     assert found.lower_bound <= expected * (1 + 1e-9)
     assert found.cost >= expected * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("num_kernels", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", sampled(range(30), 4))
+def test_backward_kernels_are_on_the_stage_of_their_forward_kernel(seed, num_kernels):
+    tables = random_tables(seed, num_kernels, of=with_backward)
+    found = cut_stages([tables], 2, send)
+    assert found.cost == pytest.approx(everything([tables], 2))
+    kernels = tables.graph.kernels
+    for stage in found.stages:
+        names = {kernels[n].name for n in stage.kernels}
+        for name in names - {"in.grad"}:
+            assert name.partition(".grad")[0] in names

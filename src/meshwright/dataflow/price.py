@@ -220,7 +220,7 @@ class SplitTimes:
                 weights.compute * c + weights.network * n
                 for c, n in zip(self.compute_s, network, strict=True)
             ),
-            held_bytes=_column(self.splits, self._memory.kernel_bytes),
+            held_bytes=self.held_bytes,
             change_cost=lambda b, have, want: weights.network * self.change_s(b, have, want),
             pair_costs=self._pair_costs(weights),
             exits=exits_of(self.graph, self.degree, self.residency.layers),
@@ -235,12 +235,12 @@ class SplitTimes:
         A tensor that would stay on the chip is written by the stage that makes it, and read by a
         separate launch in the stage that needs it.
         """
-        roofline = self._roofline
+        roofline, inside = self._roofline, after & ~before
         cut = [
             edge
             for edge in roofline.fused
-            if (edge.producer == number and not after >> edge.consumer & 1)
-            or (edge.consumer == number and before >> edge.producer & 1)
+            if number in (edge.producer, edge.consumer)
+            and not (inside >> edge.producer & inside >> edge.consumer & 1)
         ]
         if not cut:
             return 0.0
@@ -252,6 +252,11 @@ class SplitTimes:
         return _column(
             self.splits, lambda number, split: self._roofline.kernel_s(number, split.dim)
         )
+
+    @cached_property
+    def held_bytes(self) -> tuple[FloatArray, ...]:
+        """Memory of each split of each kernel [bytes]."""
+        return _column(self.splits, self._memory.kernel_bytes)
 
     @cached_property
     def parameters(self) -> tuple[FloatArray, ...]:

@@ -8,7 +8,7 @@ are farthest apart.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import NamedTuple
@@ -41,14 +41,16 @@ from meshwright.dataflow.sharding import (
     choose_for_largest,
 )
 from meshwright.dataflow.stages import (
+    KernelStage,
     StagePrice,
     StageTime,
     StageWork,
     cut_stages,
     sent_bytes,
 )
+from meshwright.graph.kernels.backward import forward_kernels
 from meshwright.graph.kernels.graph import DataflowGraph
-from meshwright.graph.kernels.kernel import Unit
+from meshwright.graph.kernels.kernel import Kernel, Unit
 from meshwright.graph.op import Phase
 from meshwright.sharding.space import factorizations
 from meshwright.spec.collective import CollectiveKind
@@ -114,8 +116,8 @@ class DegreePricing:
             return self._repeated(tp, pp, dp, is_final, most_s)
         if self.graph.repeats > 1:
             return RefusedDegrees("more stages than repetitions")
-        if any(kernel.phase is not Phase.FORWARD for kernel in self.graph.kernels):
-            return RefusedDegrees("a graph with gradients is cut between repetitions only")
+        if forward_kernels(self.graph) is None:
+            return RefusedDegrees("gradients without the name of their kernel")
         if self.least_s(tp, pp, dp) >= enough_s:
             return RefusedDegrees(SLOWER)
         return self._cut(tp, pp, dp, enough_s)
@@ -144,8 +146,8 @@ class DegreePricing:
         rounds = passes + pp - 1
         if dp > 1 and self._bytes_per_row is not None:
             return RefusedDegrees("rows of tables are updated by one replica")
-        residency = Residency(layers, min(pp, passes), self._bytes_per_param, self._bytes_per_row)
-        seconds, sums = self._seconds(tp, dp, residency), self._gradient_sums(tp, dp, layers)
+        seconds = self._seconds(tp, dp, self._residency(layers, min(pp, passes)))
+        sums = self._gradient_sums(tp, dp, layers, self.graph.kernels)
         plain = self._sums(seconds)
         lines = [(*self._line(seconds, bound), bound.hidden) for bound in sums.bounds]
         fixed_s = min(fixed for _, fixed, _ in lines)
@@ -314,7 +316,10 @@ class DegreePricing:
     def _cut(self, tp: int, pp: int, dp: int, enough_s: float) -> SplitPlan | RefusedDegrees:
         """Return the plan with parts of the graph as stages."""
         passes, limit = -(-self.num_passes // dp), self.system.usable_bytes
-        every = self._sums(self._seconds(tp, dp, Residency()))
+        if dp > 1 and self._bytes_per_row is not None:
+            return RefusedDegrees("rows of tables are updated by one replica")
+        seconds = self._seconds(tp, dp, self._residency())
+        every = self._sums(seconds)
         sums = [tables for one in every if (tables := one.within(limit)) is not None]
         if not sums:
             return RefusedDegrees("memory")
@@ -329,20 +334,61 @@ class DegreePricing:
             )
         if found is None:
             return RefusedDegrees(SLOWER)
-        bound_s = max(passes * found.lower_bound, self.least_s(tp, pp, dp))
-        held = max(stage.held_bytes(sums[0]) for stage in found.stages)
+        bound_s = self.least_s(tp, pp, dp, found.lower_bound)
+        held = max(self._held_bytes(tp, found.stages, passes))
         if held > limit:
             return RefusedDegrees("memory of the fastest stages", bound_s)
         slowest = max(found.stages, key=lambda stage: stage.cost)
+        once = [self._once_a_step(tp, dp, seconds, stage) for stage in found.stages]
+        gradient_s, update_s = max(once, key=sum)
         return SplitPlan(
             tp=tp, pp=len(found.stages), dp=dp, layers_per_stage=1, num_passes=passes,
             stages=found.stages,
             parts_s=parts_of_step(
                 num_passes=passes, pass_s=max(slowest.busy, slowest.send),
                 bubble_s=sum(stage.cost for stage in found.stages) - slowest.cost,
+                gradient_s=gradient_s, update_s=update_s,
             ),
             stage_s=slowest.busy, send_s=slowest.send, held_bytes=held, lower_bound_s=bound_s,
         )  # fmt: skip
+
+    def _residency(self, layers: int = 1, passes_in_flight: int = 1) -> Residency:
+        return Residency(layers, passes_in_flight, self._bytes_per_param, self._bytes_per_row)
+
+    def _held_bytes(self, tp: int, stages: Sequence[KernelStage], passes: int) -> Iterator[float]:
+        """Yield the memory of a device of each stage, from the last to the first [bytes].
+
+        One pass goes forward, one backward: the last of three stages holds one, the first three.
+        """
+        once, twice = (
+            self._seconds(tp, 1, self._residency(passes_in_flight=number)).held_bytes
+            for number in (1, 2)
+        )
+        for later, stage in enumerate(reversed(stages), start=1):
+            in_flight, inside = min(later, passes), set(stage.kernels)
+            kept = {
+                edge.producer
+                for edge in self.graph.edges
+                if edge.consumer in inside
+                and self.graph.kernels[edge.consumer].phase is not Phase.FORWARD
+            }
+            more = [(b - a) * (n in kept) for n, (a, b) in enumerate(zip(once, twice, strict=True))]
+            yield (
+                stage.total(once) + (in_flight - 1) * stage.total(more)
+                + in_flight * stage.kept_bytes
+            )  # fmt: skip
+
+    def _once_a_step(
+        self, tp: int, dp: int, seconds: SplitTimes, stage: KernelStage
+    ) -> tuple[float, float]:
+        """Return the sums of gradients over replicas, and the update, of one stage [s]."""
+        kernels, params = self.graph.kernels, stage.total(seconds.parameters)
+        back = [
+            costs if kernel.phase is not Phase.FORWARD else np.zeros(len(costs))
+            for kernel, costs in zip(kernels, seconds.compute_s, strict=True)
+        ]
+        sums = self._gradient_sums(tp, dp, 1, [kernels[number] for number in stage.kernels])
+        return sums.time_s(params, stage.total(back)), self._update_s(params)
 
     def repeated_least_s(self, tp: int, pp: int, dp: int) -> float:
         """Return a bound of plans with repetitions as stages [s]: computation alone."""
@@ -362,14 +408,23 @@ class DegreePricing:
         num_devices, rate = self.system.spec.num_alive, self.system.peak_flops_per_s(self.graph)
         return work * num_devices / (tp * rate)
 
-    def least_s(self, tp: int, pp: int, dp: int) -> float:
-        """Return a bound of all cuts [s]: the graph on one group, spread evenly over the stages."""
+    def least_s(self, tp: int, pp: int, dp: int, slowest_s: float = 0.0) -> float:
+        """Return a bound of all cuts [s]: the graph on one group, spread evenly over the stages.
+
+        Parameters
+        ----------
+        slowest_s
+            Seconds that the slowest stage of every cut takes [s].
+        """
         passes = -(-self.num_passes // dp)
-        sums = self._sums(self._seconds(tp, dp, Residency()))
+        seconds = self._seconds(tp, dp, self._residency())
+        sums = self._sums(seconds)
         whole = choose_for_largest(sums)
         total = whole[0].lower_bound if whole else 0.0
         least = max(float(costs.min()) for tables in sums for costs in tables.costs)
-        return total + (passes - 1) * max(total / pp, least)
+        fewest = sum(float(params.min()) for params in seconds.parameters)
+        pass_s = max(total / pp, least, slowest_s)
+        return max(total, slowest_s) + (passes - 1) * pass_s + self._update_s(fewest / pp)
 
     def _seconds(self, tp: int, dp: int, residency: Residency) -> SplitTimes:
         return SplitTimes(self.graph, self.system, tp, residency, -(-self.num_passes // dp))
@@ -406,13 +461,15 @@ class DegreePricing:
             return None
         return self.optimizer.row_state_bytes
 
-    def _gradient_sums(self, tp: int, dp: int, layers: int) -> GradientSums:
+    def _gradient_sums(
+        self, tp: int, dp: int, layers: int, kernels: Sequence[Kernel]
+    ) -> GradientSums:
         """Return the sums of gradients over replicas, a bucket for each kernel with weights."""
         trains = self.optimizer is not None and self.graph.trains
         each = self.optimizer.reduced_gradient_bytes_per_param if self.optimizer and trains else 0.0
         holders = sum(
             bool(k.weights) and k.phase is Phase.FORWARD and k.unit is not Unit.NONE
-            for k in self.graph.kernels
+            for k in kernels
         )
         return GradientSums(
             self.system.links(tp, dp) if dp > 1 else None, each,

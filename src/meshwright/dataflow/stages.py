@@ -8,6 +8,9 @@ crosses. So the best chain is found by dynamic programming over ideals with the 
 cuts: the least, over all chains, of the largest stage. Stages that certainly take longer than a
 limit are left out; the limit grows until a chain exists, which is then the best.
 
+The backward kernels of a forward kernel are on its stage. Forward tensors cross a cut in one
+direction, and gradients in the other.
+
 A tensor that skips stages is forwarded by each of them. It counts in every stage from the one that
 makes it to the last that reads it, as in Ko et al. 2024 (arXiv 2412.16432), equation 3.
 """
@@ -27,8 +30,10 @@ from meshwright.dataflow.ideals import as_bits, members, order_ideals
 from meshwright.dataflow.layouts import KernelSplit, TensorLayout, closed_layouts
 from meshwright.dataflow.price import SplitTimes
 from meshwright.dataflow.sharding import GraphSharding, SplitTables
+from meshwright.graph.kernels.backward import forward_kernels
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, Operand, Unit
+from meshwright.graph.op import Phase
 from meshwright.search.choices.elimination import ChoiceGraph, Reduced
 
 MOST_IDEALS = 1_000
@@ -58,13 +63,41 @@ class Cuts:
         found: dict[int, int] = {}
         for edge in self.tables.graph.edges:
             found[edge.producer] = found.get(edge.producer, 0) | 1 << edge.consumer
-        return found
+        return dict(sorted(found.items()))
 
     def crossing(self, ideal: int) -> tuple[int, ...]:
-        """Return the producers inside a set of kernels that have readers outside."""
+        """Return the producers on one side of a cut that have readers on the other.
+
+        Gradients cross from behind the cut to the kernels before it.
+        """
         return tuple(
-            producer for producer in members(ideal) if self.readers.get(producer, 0) & ~ideal
+            producer
+            for producer, readers in self.readers.items()
+            if readers & (~ideal if ideal >> producer & 1 else ideal)
         )
+
+    @cached_property
+    def ideals(self) -> tuple[int, ...]:
+        """Sets of kernels as bits, the smaller ones first: ideals of the forward pass.
+
+        Each backward kernel is where its forward kernel is.
+        """
+        graph = self.tables.graph
+        owners = forward_kernels(graph)
+        assert owners is not None, "gradients without a forward kernel"
+        forward = np.unique(owners)
+        rows = order_ideals(graph.reads[np.ix_(forward, forward)], MOST_IDEALS)
+        return as_bits(rows[:, np.searchsorted(forward, owners)])
+
+    def kept(self, part: Part) -> Iterator[int]:
+        """Yield the arrivals of a part that its backward kernels read: a copy a pass in flight."""
+        graph, inside = self.tables.graph, set(part.kernels)
+        back = {n for n in inside if graph.kernels[n].phase is not Phase.FORWARD}
+        for number in part.arrivals:
+            if graph.kernels[number].phase is Phase.FORWARD and any(
+                self.readers[number] >> n & 1 for n in back
+            ):
+                yield number
 
     @cached_property
     def layouts(self) -> tuple[tuple[TensorLayout, ...], ...]:
@@ -92,15 +125,23 @@ class Part:
 
     @cached_property
     def arrivals(self) -> tuple[int, ...]:
-        """Producers before the part that it reads."""
+        """Producers outside of the part that it reads."""
         inside = self.after & ~self.before
-        crossing = self.cuts.crossing(self.before)
-        return tuple(n for n in crossing if self.cuts.readers[n] & inside)
+        return tuple(
+            n for n in self._crossing if self.cuts.readers[n] & inside and not inside >> n & 1
+        )
 
     @cached_property
     def departures(self) -> tuple[int, ...]:
-        """Producers of the part that others read later."""
-        return tuple(n for n in self.cuts.crossing(self.after) if not self.before >> n & 1)
+        """Producers of the part that others read."""
+        inside = self.after & ~self.before
+        return tuple(n for n in self._crossing if inside >> n & 1)
+
+    @property
+    def _crossing(self) -> tuple[int, ...]:
+        """Producers of tensors that cross one of both cuts."""
+        ends = (*self.cuts.crossing(self.before), *self.cuts.crossing(self.after))
+        return tuple(dict.fromkeys(ends))
 
     @property
     def tensors(self) -> tuple[int, ...]:
@@ -204,16 +245,18 @@ class KernelStage:
     """Time of computation and collectives."""
     send: float
     """Time to send the tensors that cross, overlapped with the rest."""
+    kept_bytes: float = 0.0
+    """Tensors of earlier stages that each pass in flight keeps for its backward pass [bytes]."""
 
     @property
     def cost(self) -> float:
         """The larger of busy and send time."""
         return max(self.busy, self.send)
 
-    def held_bytes(self, tables: SplitTables) -> float:
-        """Return the memory of the kernels on one device [bytes]."""
+    def total(self, columns: Sequence[FloatArray]) -> float:
+        """Return the sum of a number that each kernel has for each of its splits."""
         chosen = zip(self.kernels, self.ways, strict=True)
-        return sum(float(tables.held_bytes[kernel][way]) for kernel, way in chosen)
+        return sum(float(columns[kernel][way]) for kernel, way in chosen)
 
 
 @dataclass(frozen=True)
@@ -267,10 +310,9 @@ class _Cutting:
     def tables(self) -> SplitTables:
         return self.cuts.tables
 
-    @cached_property
+    @property
     def ideals(self) -> tuple[int, ...]:
-        """Sets of kernels as bits, the smaller ones first."""
-        return as_bits(order_ideals(self.tables.graph.reads, MOST_IDEALS))
+        return self.cuts.ideals
 
     @cached_property
     def crossing(self) -> dict[int, tuple[int, ...]]:
@@ -351,15 +393,15 @@ class _Cutting:
         """Return the time to send each tensor that crosses either cut, in its layout."""
         total = np.zeros([len(self.cuts.layouts[tensor]) for tensor in axes])
         for tensor in axes:
-            kernel = self.tables.graph.kernels[tensor]
-            num_bytes = self.tables.graph.tensor_bytes(kernel)
-            shares = [
-                1 if layout.place is None else self.tables.degree
-                for layout in self.cuts.layouts[tensor]
-            ]
-            seconds = np.array([self.send_time(num_bytes / share) for share in shares])
+            seconds = np.array([self.send_time(b) for b in self._bytes_in_layouts(tensor)])
             total = total + self._spread(seconds, (tensor,), axes)
         return total
+
+    def _bytes_in_layouts(self, tensor: int) -> list[float]:
+        """Return the bytes of a tensor on a device in each layout in which it may cross [bytes]."""
+        graph, layouts = self.tables.graph, self.cuts.layouts[tensor]
+        num_bytes = graph.tensor_bytes(graph.kernels[tensor])
+        return [num_bytes / (1 if at.place is None else self.tables.degree) for at in layouts]
 
     def _spread(self, table: FloatArray, tensors: Sequence[int], axes: Sequence[int]) -> FloatArray:
         """Return a table with one axis for each of the wanted ones."""
@@ -383,7 +425,8 @@ class _Cutting:
             at = [layouts[tensor] for tensor in part.tensors]
             sends = self._sends(self._axes(before, after))
             send = float(sends[tuple(layouts[t] for t in self._axes(before, after))])
-            stages.append(KernelStage(part.kernels, *part.best_ways(at), send))
+            kept = sum(self._bytes_in_layouts(n)[layouts[n]] for n in self.cuts.kept(part))
+            stages.append(KernelStage(part.kernels, *part.best_ways(at), send, kept))
             after, number = before, number - 1
         return stages[::-1]
 

@@ -1,6 +1,9 @@
 """Graphs on systems by name: with the roofline of a GPU, and fused on a chip with an array."""
 
+from dataclasses import replace
+
 import pytest
+from dataflow_graphs import mlp
 
 from meshwright.base.errors import SpecError
 from meshwright.dataflow.fusion.cores import grid_of
@@ -18,13 +21,17 @@ def test_chips_without_an_array_take_the_roofline():
     assert found.gap < 1e-6
 
 
-def test_a_chip_with_an_array_fuses_and_stays_above_the_work_at_its_peak():
+@pytest.mark.parametrize("graph", [
+    pytest.param(SMALL, id="layer", marks=pytest.mark.slow),
+    pytest.param(replace(mlp(8192), repeats=2), id="two products"),
+])  # fmt: skip
+def test_a_chip_with_an_array_fuses_and_stays_above_the_work_at_its_peak(graph):
     machine = calibrated_system("8xSN10")
     peak = grid_of(machine.spec.chip, 0.0).flops_per_s
-    found = plan_dataflow(SMALL, machine, num_passes=8, allowed={"tp": (4,), "dp": (1, 2)})
+    found = plan_dataflow(graph, machine, num_passes=8, allowed={"tp": (4,), "dp": (1, 2)})
     assert {plan.degrees for plan in found.plans} == {(4, 2, 1), (4, 1, 2)}
     for plan in found.plans:
-        least_s = SMALL.flops / 8 * plan.layers_per_stage / (plan.tp * peak)
+        least_s = graph.flops / graph.repeats * plan.layers_per_stage / (plan.tp * peak)
         assert plan.stage_s >= least_s
     assert found.best.step_s >= found.lower_bound_s > 0.0
 

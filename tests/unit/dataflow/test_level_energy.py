@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from dataflow_graphs import mlp
 
-import meshwright as mw
-from meshwright.dataflow.energy import product_access_bytes
+from meshwright.dataflow.energy import level_energies, power_parts_w, product_access_bytes
+from meshwright.dataflow.question import load_graph
+from meshwright.dataflow.search import calibrated_system, plan_dataflow
 
 
 def test_a_product_by_hand():
@@ -24,15 +26,22 @@ def test_one_tile_reads_each_operand_once():
         assert product_access_bytes((1.0, rows, inner, columns), 32.0, 16.0, 1.0) >= once
 
 
-def test_levels_of_a_plan_sum_to_its_traffic():
-    found = mw.map("gpt3-175b-layer", on="wafer-4x8")
-    levels = {level.name: level for level in found.best.energy}
+@pytest.mark.parametrize("graph", [
+    pytest.param(lambda: load_graph("gpt3-175b-layer"), id="layer", marks=pytest.mark.slow),
+    pytest.param(lambda: mlp(8192), id="two products"),
+])  # fmt: skip
+def test_levels_of_a_plan_sum_to_its_traffic(graph):
+    graph, machine = graph(), calibrated_system("wafer-4x8")
+    plans = plan_dataflow(graph, machine, allowed={"tp": (32,)})
+    levels = {
+        level.name: level for level in level_energies(graph, machine, plans.best, plans.moved)
+    }
     assert list(levels) == ["arithmetic", "sram", "hbm", "links"]
-    assert levels["arithmetic"].accesses == found.flops
-    assert levels["arithmetic"].energy_j == pytest.approx(found.flops * 0.5e-12)
-    assert levels["hbm"].accesses == found.best.moved.memory_bytes
-    assert levels["links"].accesses == found.best.moved.link_bytes
+    assert levels["arithmetic"].accesses == graph.flops
+    assert levels["arithmetic"].energy_j == pytest.approx(graph.flops * 0.5e-12)
+    assert levels["hbm"].accesses == plans.moved.memory_bytes
+    assert levels["links"].accesses == plans.moved.link_bytes
     assert levels["sram"].accesses > levels["hbm"].accesses
     assert levels["sram"].energy_j is None  # not stated is not zero
-    hbm_w = found.best.power_w["memory_w"] * found.best.step_s
-    assert levels["hbm"].energy_j == pytest.approx(hbm_w)
+    power_w = power_parts_w(graph, machine, plans.best, plans.moved)
+    assert levels["hbm"].energy_j == pytest.approx(power_w["memory_w"] * plans.best.step_s)

@@ -4,12 +4,12 @@ from math import prod
 
 import pytest
 import yaml
+from dataflow_graphs import mixer
 
 import meshwright as mw
 from meshwright.base.errors import SpecError
 from meshwright.catalog.systems import load_chip, load_system
 from meshwright.dataflow.energy import local_kernels
-from meshwright.dataflow.question import load_graph
 from meshwright.dataflow.search import calibrated_system, plan_dataflow
 from meshwright.frameworks.timeloop import architecture, clock_hz, reference_table, timeloop_files
 from meshwright.graph.kernels.kernel import Unit
@@ -38,8 +38,8 @@ def read(text):
 
 @pytest.fixture(scope="module")
 def planned():
-    graph, machine = load_graph("gpt3-175b-layer"), calibrated_system("wafer-4x8")
-    return graph, machine, plan_dataflow(graph, machine).best
+    graph, machine = mixer(4096), calibrated_system("wafer-4x8")
+    return graph, machine, plan_dataflow(graph, machine, allowed={"tp": (32,)}).best
 
 
 def test_an_architecture_keeps_the_rules_of_the_front_end(planned):
@@ -107,7 +107,7 @@ def test_energies_are_written_where_all_are_stated():
 
 
 def test_the_command_writes_them_and_refuses_unknown_arrays(tmp_path):
-    mw.map("gpt3-175b-layer", on="8xSN10", timeloop=str(tmp_path))
+    mw.map("llama3-8b.head", on="8xSN10", tp=8, timeloop=str(tmp_path))
     assert (tmp_path / "architecture.yaml").is_file()
     with pytest.raises(SpecError, match="states no arrays of its cores"):
         mw.map("dlrm-a", on="128xA100", timeloop=str(tmp_path))

@@ -78,6 +78,31 @@ def gradient_name(kernel: Kernel, weight: Weight) -> str:
     return f"{kernel.name}.grad.{weight.name.removeprefix(f'{kernel.name}.')}"
 
 
+def forward_kernels(graph: DataflowGraph) -> tuple[int, ...] | None:
+    """Return the number of the forward kernel of each kernel; of a forward one it is its own.
+
+    Gradients have the name of their kernel. The sum of the gradients of an input goes with the
+    first kernel that reads it. None: some are named otherwise.
+    """
+    first = {
+        read.source: number
+        for number, kernel in reversed(list(enumerate(graph.kernels)))
+        for read in kernel.inputs
+        if kernel.phase is Phase.FORWARD and read.source in graph.inputs
+    }
+    forward = {k.name: n for n, k in enumerate(graph.kernels) if k.phase is Phase.FORWARD}
+    known, found = first | forward, []
+    for number, kernel in enumerate(graph.kernels):
+        words = kernel.name.split(".grad")
+        named = (".grad".join(words[:count]) for count in range(len(words) - 1, 0, -1))
+        of_gradient = (known[name] for name in named if name in known)
+        owner = number if kernel.phase is Phase.FORWARD else next(of_gradient, None)
+        if owner is None:
+            return None
+        found.append(owner)
+    return tuple(found)
+
+
 def _check(graph: DataflowGraph, prologue: Collection[str]) -> None:
     faults = [
         Fault(f"kernels.{k.name}", "is not a kernel of a forward pass", "give the forward graph")
