@@ -159,7 +159,13 @@ class ServingConstantsOf(Generic[N]):
     """Times its share of the bandwidth that one core draws, where one core reads a head of a
     sequence."""
     collective_start_share: N
-    """Start of a collective inside a pass over ``collective_launch_s``."""
+    """Start of a collective of a library inside a pass over ``collective_launch_s``."""
+    one_shot_start_s: N
+    """Start of an all-reduce in which each device reads all messages; infinity: no such kernel."""
+    two_shot_start_s: N
+    """Start of an all-reduce in which each device adds up a part [s]."""
+    shot_link_share: N
+    """Share of the bandwidth inside a host that both reach."""
     host_step_s: N
     """Seconds of the server in each pass: scheduling, sampling, answers."""
     host_sequence_s: N
@@ -218,7 +224,8 @@ FREE_SUMS = SramConstants()
 NEUTRAL = ServingConstants(
     prompt_rate_share=1.0, few_rows_rate_share=1.0, expert_rate_share=1.0,
     weight_read_share=1.0, cache_read_share=1.0, shared_cache_extra=0.0,
-    core_pull=math.inf, collective_start_share=1.0, host_step_s=0.0, host_sequence_s=0.0,
+    core_pull=math.inf, collective_start_share=1.0, one_shot_start_s=math.inf,
+    two_shot_start_s=math.inf, shot_link_share=1.0, host_step_s=0.0, host_sequence_s=0.0,
     host_prompt_s=0.0, steps_ahead=0.0, prompts_together=1.0, latent_rate_share=1.0,
     low_latency_start_s=0.0, low_latency_turn_s=0.0, throughput_start_s=0.0, throughput_turn_s=0.0,
     dispatch_inner_share=1.0, dispatch_outer_share=1.0, reduction_s=0.0,
