@@ -636,7 +636,8 @@ def piece_cost(
     return pass_cost(
         total, comm, rates, _working_bytes(problem, piece, local, shape), weights,
         _cache_bytes(shape, piece, local, word),
-        dependent_sums(piece) * shape.constants.reduction_s, links_s, 0.0 * strategy.tp,
+        dependent_sums(piece) * shape.constants.reduction_s, links_s,
+        shape.constants.kernel_start_s, 0.0 * strategy.tp,
     )  # fmt: skip
 
 

@@ -179,6 +179,12 @@ class ServingConstantsOf(Generic[N]):
     """Prompts of equal requests that keep passing together, under servers that mix phases."""
     latent_rate_share: N
     """Rate of attention over cached latents (MLA) over that of attention in training steps."""
+    expert_read_share: N
+    """Share of ``weight_read_share`` reached where the weights of routed experts are read."""
+    attention_rate_share: N
+    """Rate of attention in a pass over the one that training steps reach."""
+    kernel_start_s: N
+    """Seconds between the end of a kernel of a recorded graph and the full rate of the next."""
     low_latency_start_s: N
     """Start of dispatch in the low-latency mode on one host [s]."""
     low_latency_turn_s: N
@@ -227,6 +233,7 @@ NEUTRAL = ServingConstants(
     core_pull=math.inf, collective_start_share=1.0, one_shot_start_s=math.inf,
     two_shot_start_s=math.inf, shot_link_share=1.0, host_step_s=0.0, host_sequence_s=0.0,
     host_prompt_s=0.0, steps_ahead=0.0, prompts_together=1.0, latent_rate_share=1.0,
+    expert_read_share=1.0, attention_rate_share=1.0, kernel_start_s=0.0,
     low_latency_start_s=0.0, low_latency_turn_s=0.0, throughput_start_s=0.0, throughput_turn_s=0.0,
     dispatch_inner_share=1.0, dispatch_outer_share=1.0, reduction_s=0.0,
 )  # fmt: skip

@@ -36,6 +36,10 @@ OF_CHIPS = (
     Free("weight_read_share", 0.9, 0.25, 0.5, 1.15),
     Free("cache_read_share", 0.9, 0.25, 0.4, 1.15),
     Free("collective_start_share", 1.0, 1.0, 0.2, 16.0),
+    Free("expert_read_share", 0.85, 0.25, 0.4, 1.15),
+    Free("attention_rate_share", 1.2, 0.35, 0.5, 2.2),
+    # Of small products in recorded graphs (docs/results/kernels.md): 2 to 6 us
+    Free("kernel_start_s", 3e-6, 0.7, 3e-7, 3e-5),
 )
 """Constants of each family of chips; collectives start by libraries of their vendors."""
 OF_SERVERS = (
