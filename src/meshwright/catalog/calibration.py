@@ -379,7 +379,7 @@ def serves_from_sram(chip: ChipSpec) -> bool:
     return chip.main_memory.name == SRAM
 
 
-_OF_REQUESTS = ("host_prompt_s", "steps_ahead", "prompts_together")
+_OF_REQUESTS = ("host_prompt_s", "host_token_s", "steps_ahead", "prompts_together")
 """Constants outside of the passes."""
 
 

@@ -458,6 +458,14 @@ def host_s(constants: ServingConstantsOf[Num], num_sequences: Num) -> Num:
     return constants.host_step_s + constants.host_sequence_s * num_sequences
 
 
+def host_of_prompt_s(constants: ServingConstantsOf[Num], prompt_tokens: Num) -> Num:
+    """Return the server's own time for a request until its first token [s].
+
+    Cached tokens of the prompt count: the server reads the text before it looks for them.
+    """
+    return constants.host_prompt_s + constants.host_token_s * prompt_tokens
+
+
 def live_bytes(op: Op, local: LocalLayer, rates: DeviceRates, shape: PassShape) -> Num:
     """Return the bytes of the inputs and outputs of an operator, which live together [bytes]."""
 

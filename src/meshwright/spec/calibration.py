@@ -171,8 +171,10 @@ class ServingConstantsOf(Generic[N]):
     host_sequence_s: N
     """Seconds of the server for each sequence of the pass."""
     host_prompt_s: N
-    """Seconds of the server for each request until its first token: text to tokens, its place in
-    the queue, and the answer on its way back. Other requests do not wait for it."""
+    """Seconds of the server for each request until its first token: its place in the queue, and the
+    answer on its way back. Other requests do not wait for it."""
+    host_token_s: N
+    """More of it for each token of the prompt: text to tokens, copies between processes [s]."""
     steps_ahead: N
     """Steps already scheduled when a request arrives, for which it waits."""
     prompts_together: N
@@ -232,7 +234,7 @@ NEUTRAL = ServingConstants(
     weight_read_share=1.0, cache_read_share=1.0, shared_cache_extra=0.0,
     core_pull=math.inf, collective_start_share=1.0, one_shot_start_s=math.inf,
     two_shot_start_s=math.inf, shot_link_share=1.0, host_step_s=0.0, host_sequence_s=0.0,
-    host_prompt_s=0.0, steps_ahead=0.0, prompts_together=1.0, latent_rate_share=1.0,
+    host_prompt_s=0.0, host_token_s=0.0, steps_ahead=0.0, prompts_together=1.0, latent_rate_share=1.0,
     expert_read_share=1.0, attention_rate_share=1.0, kernel_start_s=0.0,
     low_latency_start_s=0.0, low_latency_turn_s=0.0, throughput_start_s=0.0, throughput_turn_s=0.0,
     dispatch_inner_share=1.0, dispatch_outer_share=1.0, reduction_s=0.0,

@@ -46,6 +46,8 @@ OF_SERVERS = (
     Free("host_step_s", 1e-3, 2.0, 1e-5, 0.02),
     Free("host_sequence_s", 2e-5, 2.0, 1e-7, 1e-3),
     Free("host_prompt_s", 0.02, 1.0, 1e-4, 0.5),
+    # A tokeniser reads about 10^6 tokens a second.
+    Free("host_token_s", 1e-6, 1.0, 1e-8, 1e-4),
     Free("steps_ahead", 1.0, 1.0, 0.02, 40.0),
     Free("shared_cache_extra", 0.6, 1.0, 0.05, 4.0),
 )

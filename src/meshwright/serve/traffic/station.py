@@ -15,6 +15,7 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray, column
 from meshwright.serve.closed_loop import LoopOf, first_token_s
+from meshwright.serve.operators import host_of_prompt_s
 from meshwright.serve.passes import room_of_pass
 from meshwright.serve.traffic.iteration import Worker
 from meshwright.serve.traffic.queueing import BLOCK_TOKENS
@@ -252,4 +253,4 @@ class Station:
             prompts_of_pass=room, steps_ahead=constants.steps_ahead, companions=0.0,
         )  # fmt: skip
         first_s = first_token_s(loop, rate_per_s, step_s, rate_per_s * step_s)
-        return float(first_s + constants.host_prompt_s)
+        return float(first_s + host_of_prompt_s(constants, self.demand.prompt_tokens))
