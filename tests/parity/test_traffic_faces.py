@@ -91,5 +91,10 @@ def test_the_steady_state_by_hand() -> None:
     assert found.step_s == pytest.approx(0.01, rel=1e-3)
     assert found.first_s == pytest.approx(0.015, rel=1e-3)
     assert found.end_s == pytest.approx(1.015, rel=1e-3)
+    # At a tenth of a request a second a place is taken for a tenth of the time.
+    slow = Station(worker, demand(asked)).steady(0.1)
+    assert slow is not None
+    assert slow.in_flight == pytest.approx(0.1, rel=1e-3)
+    assert slow.step_s == pytest.approx(0.01, rel=1e-3)
     # 256 places, each for a second: 256 requests/s saturate it.
     assert Station(worker, demand(asked)).saturation_per_s() == pytest.approx(256.0, rel=0.02)

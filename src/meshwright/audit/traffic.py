@@ -55,9 +55,9 @@ class FleetFacts(ModelFacts):
 
     @property
     def is_calm(self) -> bool:
-        """Whether both faces describe the same requests: at random, with no common tokens."""
+        """Whether both faces describe the same requests: equal, at random, no common tokens."""
         asked = self.traffic
-        is_plain = asked.arrivals == "poisson" and not asked.trace
+        is_plain = asked.arrivals == "poisson" and not (asked.trace or asked.length_spread)
         is_alone = not asked.shared_prefix and asked.turns == 1
         is_slow = self.requests_per_s <= CALM * self.saturation_requests_per_s
         return is_plain and is_alone and is_slow and self.num_simulated >= ENOUGH
