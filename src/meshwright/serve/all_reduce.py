@@ -7,6 +7,7 @@ Source: vLLM, csrc/custom_all_reduce.cuh (one and two stages); TensorRT-LLM, cus
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 
 import numpy as np
@@ -24,7 +25,9 @@ class PassCollectives(Collectives):
     def __init__(
         self, network: AxisNetwork, launch_s: Num, constants: ServingConstantsOf[Num]
     ) -> None:
-        super().__init__(network, launch_s)
+        share = constants.collective_rate_share
+        inside = tuple(reached * share for reached in network.efficiency[:1])
+        super().__init__(replace(network, efficiency=inside + network.efficiency[1:]), launch_s)
         self.constants = constants
         self._links: dict[str, Group[Num] | None] = {}
 

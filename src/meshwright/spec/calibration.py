@@ -160,6 +160,8 @@ class ServingConstantsOf(Generic[N]):
     sequence."""
     collective_start_share: N
     """Start of a collective of a library inside a pass over ``collective_launch_s``."""
+    collective_rate_share: N
+    """Share of ``fast_network_efficiency`` that collectives of a library reach in a host."""
     one_shot_start_s: N
     """Start of an all-reduce in which each device reads all messages; infinity: no such kernel."""
     two_shot_start_s: N
@@ -232,10 +234,10 @@ FREE_SUMS = SramConstants()
 NEUTRAL = ServingConstants(
     prompt_rate_share=1.0, few_rows_rate_share=1.0, expert_rate_share=1.0,
     weight_read_share=1.0, cache_read_share=1.0, shared_cache_extra=0.0,
-    core_pull=math.inf, collective_start_share=1.0, one_shot_start_s=math.inf,
-    two_shot_start_s=math.inf, shot_link_share=1.0, host_step_s=0.0, host_sequence_s=0.0,
-    host_prompt_s=0.0, host_token_s=0.0, steps_ahead=0.0, prompts_together=1.0, latent_rate_share=1.0,
-    expert_read_share=1.0, attention_rate_share=1.0, kernel_start_s=0.0,
+    core_pull=math.inf, collective_start_share=1.0, collective_rate_share=1.0,
+    one_shot_start_s=math.inf, two_shot_start_s=math.inf, shot_link_share=1.0,
+    host_step_s=0.0, host_sequence_s=0.0, host_prompt_s=0.0, host_token_s=0.0,
+    steps_ahead=0.0, prompts_together=1.0, latent_rate_share=1.0, expert_read_share=1.0, attention_rate_share=1.0, kernel_start_s=0.0,
     low_latency_start_s=0.0, low_latency_turn_s=0.0, throughput_start_s=0.0, throughput_turn_s=0.0,
     dispatch_inner_share=1.0, dispatch_outer_share=1.0, reduction_s=0.0,
 )  # fmt: skip

@@ -93,7 +93,7 @@ def kernels_text(base: str) -> str:
 
 def constants_of_kernels(base: str) -> list[FittedConstant]:
     """Return the constants fitted to timings of kernels."""
-    of_families = [*constants_of_latents(base), *constants_of_all_reduce()]
+    of_families = [*constants_of_latents(base), *constants_of_all_reduce(base)]
     return [*fit_dispatch(timings()).constants(), *of_families]
 
 

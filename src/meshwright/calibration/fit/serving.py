@@ -46,16 +46,16 @@ OF_SERVERS = (
     Free("host_step_s", 1e-3, 2.0, 1e-5, 0.02),
     Free("host_sequence_s", 2e-5, 2.0, 1e-7, 1e-3),
     # A request and an answer over HTTP, and two messages between processes.
-    Free("host_prompt_s", 4e-3, 1.0, 1e-4, 0.5),
+    Free("host_prompt_s", 4e-3, 2.0, 1e-4, 0.5),
     # A tokeniser reads about 10^6 tokens a second; as much for copies and hashes of blocks.
     Free("host_token_s", 2e-6, 1.0, 1e-8, 1e-4),
     Free("steps_ahead", 1.0, 1.0, 0.02, 40.0),
     Free("shared_cache_extra", 0.6, 1.0, 0.05, 4.0),
-    Free("expert_rate_share", 0.46, 0.4, 0.1, 0.95),
 )
 """Constants of each server."""
 SHARED = (
     Free("core_pull", 2.5, 0.7, 1.0, 8.0),
+    Free("expert_rate_share", 0.46, 0.4, 0.1, 0.9),
     Free("prompts_together", 2.0, 0.5, 1.0, 8.0),
 )
 """Constants shared by all rows."""

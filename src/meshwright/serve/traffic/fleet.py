@@ -474,8 +474,8 @@ def facts_of(plan: TrafficPlan, problem: ServingProblem) -> FleetFacts:
     assert isinstance(problem.workload, Decode)
     return gathered(
         FleetFacts, best, plan,
-        answer=best.text, system=problem.system, workload=problem.workload, degrees=vars(best.strategy),
-        choices=vars(best.plan_options),
+        answer=best.text, system=problem.system, workload=problem.workload,
+        degrees=vars(best.strategy), choices=vars(best.plan_options),
         times={name: gathered_faces(getattr(best, name)) for name in ("ttft", "tpot", "e2e")},
     )  # fmt: skip
 
