@@ -237,7 +237,8 @@ NEUTRAL = ServingConstants(
     core_pull=math.inf, collective_start_share=1.0, collective_rate_share=1.0,
     one_shot_start_s=math.inf, two_shot_start_s=math.inf, shot_link_share=1.0,
     host_step_s=0.0, host_sequence_s=0.0, host_prompt_s=0.0, host_token_s=0.0,
-    steps_ahead=0.0, prompts_together=1.0, latent_rate_share=1.0, expert_read_share=1.0, attention_rate_share=1.0, kernel_start_s=0.0,
+    steps_ahead=0.0, prompts_together=1.0, latent_rate_share=1.0, expert_read_share=1.0,
+    attention_rate_share=1.0, kernel_start_s=0.0,
     low_latency_start_s=0.0, low_latency_turn_s=0.0, throughput_start_s=0.0, throughput_turn_s=0.0,
     dispatch_inner_share=1.0, dispatch_outer_share=1.0, reduction_s=0.0,
 )  # fmt: skip
