@@ -23,6 +23,7 @@ import numpy as np
 
 from meshwright.base.errors import MeshwrightError
 from meshwright.catalog.models import load_model
+from meshwright.serve.operators import host_of_prompt_s
 from meshwright.serve.passes import ServingProblem
 from meshwright.serve.price import ServingPrice, price_serving
 from meshwright.serve.requests import BENCHMARK_ROUNDS, EqualRequests, Serving
@@ -168,7 +169,7 @@ def deployment(row: Row) -> list[Figure]:
         queued_s = pass_s + busy * period_s / (2.0 * (1.0 - busy))
         steady_s = max(queued_s, clients * period_s - later * step_s)
         wave_s = pass_s + (clients - 1.0) * period_s / 2.0
-        own_s = float(problem.constants.host_prompt_s)
+        own_s = float(host_of_prompt_s(problem.constants, float(problem.pass_length)))
         found_s = own_s + steady_s + (wave_s - steady_s) / BENCHMARK_ROUNDS
         if abs(found_s - first_s) < 1e-3 * first_s:
             break

@@ -17,6 +17,7 @@ import numpy as np
 
 from meshwright import serve
 from meshwright.base.errors import InfeasibleError
+from meshwright.serve.operators import host_of_prompt_s
 from meshwright.serve.serve import serving_problem
 from meshwright.serve.traffic.iteration import Worker
 from meshwright.serve.traffic.queueing import replay
@@ -99,7 +100,7 @@ def one_by_one(found: dict[str, Any]) -> None:
     room = worker.cache_tokens / found["cache_tokens"] - 1.0
     print(f"\n300 requests of one RTX 4090: room of the cache {room:+.1%}, "
           f"{played.evictions} evictions")  # fmt: skip
-    host_s = problem.constants.host_prompt_s
+    host_s = host_of_prompt_s(problem.constants, rows[:, 1])
     for name, times_s, place in (("TTFT", played.ttft_s, 3), ("end to end", played.e2e_s, 4)):
         ours, theirs = 1e3 * (times_s + host_s), rows[:, place]
         whole = [(ours.mean(), theirs.mean())]

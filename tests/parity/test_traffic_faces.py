@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from traffic_workers import FlatWorker, priced_worker
 
+from meshwright.serve.operators import host_of_prompt_s
 from meshwright.serve.traffic.arrivals import drawn
 from meshwright.serve.traffic.queueing import replay
 from meshwright.serve.traffic.station import Station, demand
@@ -51,7 +52,8 @@ def holds(seed: int, load: float) -> None:
     inner = (arrivals.arrival_s > 0.3 * arrivals.arrival_s[-1]) & (
         arrivals.arrival_s < 0.9 * arrivals.arrival_s[-1]
     )
-    host_s = worker.problem.constants.host_prompt_s
+    tokens = arrivals.prompt_tokens[inner].mean()
+    host_s = host_of_prompt_s(worker.problem.constants, tokens)
     later = np.maximum(arrivals.answer_tokens - 1, 1)
     step_s = (played.end_s - played.first_s)[inner].sum() / later[inner].sum()
     assert found.end_s == pytest.approx(played.e2e_s[inner].mean() + host_s, rel=0.15)
@@ -89,5 +91,10 @@ def test_the_steady_state_by_hand() -> None:
     assert found.step_s == pytest.approx(0.01, rel=1e-3)
     assert found.first_s == pytest.approx(0.015, rel=1e-3)
     assert found.end_s == pytest.approx(1.015, rel=1e-3)
+    # At a tenth of a request a second a place is taken for a tenth of the time.
+    slow = Station(worker, demand(asked)).steady(0.1)
+    assert slow is not None
+    assert slow.in_flight == pytest.approx(0.1, rel=1e-3)
+    assert slow.step_s == pytest.approx(0.01, rel=1e-3)
     # 256 places, each for a second: 256 requests/s saturate it.
     assert Station(worker, demand(asked)).saturation_per_s() == pytest.approx(256.0, rel=0.02)

@@ -353,8 +353,9 @@ def load_serving(family: str, server: Server, name_or_path: str = UNCALIBRATED) 
     for name in SERVING_CONSTANTS:
         stated = [value for entry in places if (value := getattr(entry, name)) is not None]
         values[name] = stated[0] if stated else getattr(NEUTRAL, name)
-    if server.splits_cache:
-        values["core_pull"] = NEUTRAL.core_pull
+    unused = ["core_pull"] if server.splits_cache else []
+    unused += [] if server.has_all_reduce else ["one_shot_start_s", "two_shot_start_s"]
+    values |= {name: getattr(NEUTRAL, name) for name in unused}
     return ServingConstants(**values)
 
 
@@ -378,7 +379,7 @@ def serves_from_sram(chip: ChipSpec) -> bool:
     return chip.main_memory.name == SRAM
 
 
-_OF_REQUESTS = ("host_prompt_s", "steps_ahead", "prompts_together")
+_OF_REQUESTS = ("host_prompt_s", "host_token_s", "steps_ahead", "prompts_together")
 """Constants outside of the passes."""
 
 

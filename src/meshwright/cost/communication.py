@@ -474,6 +474,17 @@ class AxisNetwork:
             self._known[axis] = self._make_group(axis)
         return self._known[axis]
 
+    @property
+    def at_full_rate(self) -> AxisNetwork:
+        """The network with the bandwidth of its links, and every copy of a token on its own."""
+        return replace(self, efficiency=(1.0,) * len(self.levels), experts=None)
+
+    def links(self, axis: str) -> Columns | None:
+        """Return the links between the ranks of an axis; None: a grid, or no links."""
+        group = self.group(axis)
+        is_plain = bool(group.spans) and not any(span.is_grid for span in group.spans)
+        return group if is_plain else None
+
     def _make_group(self, axis: str) -> Columns:
         names, _, shared = axis.partition("/")
         if shared:

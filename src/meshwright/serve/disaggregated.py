@@ -29,6 +29,7 @@ from meshwright.base.errors import InfeasibleError
 from meshwright.base.units import format_seconds
 from meshwright.cost.communication import Collectives
 from meshwright.search.exhaustive import TIE, Counts
+from meshwright.serve.operators import host_of_prompt_s
 from meshwright.serve.passes import ServingProblem, price_passes
 from meshwright.serve.search import (
     PIPELINE_INSIDE,
@@ -247,7 +248,7 @@ class Deployments:
         everything = PromptWorkers(
             rows=np.arange(len(found)),
             prompts=prompts,
-            pass_s=found.latency_s + self.problem.constants.host_prompt_s,
+            pass_s=found.latency_s + host_of_prompt_s(self.problem.constants, length),
             period_s=prompts * length / found.tokens_per_s,
             num_devices=columns.num_devices,
             prompts_per_sender=columns.micro_batch_size / (columns.tp * columns.cp * columns.pp),

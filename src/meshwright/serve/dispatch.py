@@ -10,24 +10,15 @@ Source: DeepSeek-AI, DeepEP (github.com/deepseek-ai/DeepEP), low-latency and nor
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import reduce
 
 import numpy as np
 
 from meshwright.base.arrays import Num, larger, smaller
 from meshwright.collectives.group import Group
-from meshwright.cost.communication import AxisNetwork, copies_per_host
+from meshwright.cost.communication import copies_per_host
 from meshwright.spec.calibration import ServingConstantsOf
 from meshwright.spec.model import ExpertSpec
-
-
-def links_of_experts(network: AxisNetwork) -> Group[Num] | None:
-    """Return the links between the ranks of the experts at full rate; None: a grid, or no links."""
-    plain = replace(network, efficiency=(1.0,) * len(network.levels), experts=None)
-    group = plain.group("ep")
-    is_plain = bool(group.spans) and not any(span.is_grid for span in group.spans)
-    return group if is_plain else None
 
 
 def dispatch_s(

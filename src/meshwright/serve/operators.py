@@ -138,7 +138,10 @@ def _matmul_forward(op: Op, layer: LocalLayer, rates: DeviceRates, shape: PassSh
     )
     activations = rates.activation_bytes * rows * (inner + columns)
     traffic = count * (word * inner * columns + activations)
-    memory_s = traffic / (rates.memory_bytes_per_s * shape.constants.weight_read_share)
+    read_share = shape.constants.weight_read_share
+    if op.is_grouped:
+        read_share = read_share * shape.constants.expert_read_share
+    memory_s = traffic / (rates.memory_bytes_per_s * read_share)
     is_compute_bound = compute_s > memory_s
     return ForwardCost(
         matmul_compute_s=where(is_compute_bound, compute_s, 0.0),
@@ -290,7 +293,7 @@ def _attention_forward(
     moved = written + rates.activation_bytes * layer.tokens * width
     memory_s = cache_read_s(cache, layer, rates, shape) + moved / rates.memory_bytes_per_s
     materialised = op.words_per_element[0] * score_bytes(op, layer, rates, shape)
-    core_flops_per_s = rates.attention_forward_flops_per_s
+    core_flops_per_s = rates.attention_forward_flops_per_s * shape.constants.attention_rate_share
     if spec.kind == "mla" and shape.reads_cache:
         core_flops_per_s = core_flops_per_s * shape.constants.latent_rate_share
     return ForwardCost(
@@ -373,7 +376,7 @@ class PassCost:
     attention_s: Num
     elementwise_s: Num
     launch_s: Num
-    """Time added by kernel launches [s]."""
+    """Time added by launches and by starts of kernels [s]."""
     reduction_s: Num
     """Time of waiting at sums over the cores of a chip, one after another [s]."""
     mesh_s: Num
@@ -453,15 +456,16 @@ def layer_forward(
 
 def pass_cost(
     total: ForwardCost, comm: CommCost, rates: DeviceRates, working_bytes: Num, weight_bytes: Num,
-    cache_bytes: Num, reduction_s: Num, mesh_s: Num, zero: Num,
+    cache_bytes: Num, reduction_s: Num, mesh_s: Num, kernel_start_s: Num, zero: Num,
 ) -> PassCost:  # fmt: skip
     """Return the pass through one layer; ``zero`` gives every part the length of the columns."""
+    starts_s = kernel_start_s * total.num_kernels
     return PassCost(
         matmul_compute_s=total.matmul_compute_s + zero,
         matmul_memory_s=total.matmul_memory_s + zero,
         attention_s=total.attention_s + zero,
         elementwise_s=total.elementwise_s + zero,
-        launch_s=exposed_launch_s(total.busy_s, total.num_kernels, rates) + zero,
+        launch_s=exposed_launch_s(total.busy_s, total.num_kernels, rates) + starts_s + zero,
         reduction_s=reduction_s + zero,
         mesh_s=mesh_s + zero,
         tp_comm_s=comm.tp_s + zero,
@@ -479,6 +483,14 @@ def pass_cost(
 def host_s(constants: ServingConstantsOf[Num], num_sequences: Num) -> Num:
     """Return the time of the server outside the kernels of a pass [s]."""
     return constants.host_step_s + constants.host_sequence_s * num_sequences
+
+
+def host_of_prompt_s(constants: ServingConstantsOf[Num], prompt_tokens: Num) -> Num:
+    """Return the server's own time for a request until its first token [s].
+
+    Cached tokens of the prompt count: the server reads the text before it looks for them.
+    """
+    return constants.host_prompt_s + constants.host_token_s * prompt_tokens
 
 
 def live_bytes(op: Op, local: LocalLayer, rates: DeviceRates, shape: PassShape) -> Num:

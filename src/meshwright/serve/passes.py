@@ -21,8 +21,9 @@ from meshwright.cost.problem import ProblemOf
 from meshwright.cost.step import send_s
 from meshwright.graph.op import LayerGraph, OpKind, Phase
 from meshwright.search.intervals import Certainty, Distances, surely
+from meshwright.serve.all_reduce import PassCollectives
 from meshwright.serve.closed_loop import LoopOf
-from meshwright.serve.dispatch import dispatch_s, links_of_experts
+from meshwright.serve.dispatch import dispatch_s
 from meshwright.serve.mesh_decode import mesh_s
 from meshwright.serve.operators import (
     PassCost,
@@ -85,7 +86,7 @@ class ServingProblem(ProblemOf[Prefill | Decode]):
 
     @property
     def collective_start_s(self) -> Num:
-        """Start of a collective inside a pass [s]."""
+        """Start of a collective of a library inside a pass [s]."""
         return self.calibration.collective_launch_s * self.constants.collective_start_share
 
     @property
@@ -470,7 +471,7 @@ def price_passes(
         Shape of each pass, where it is not that of the workload.
     """
     network = problem.network(plan_options.axis_order, strategy)
-    collectives = Collectives(network, problem.collective_start_s)
+    collectives = PassCollectives(network, problem.collective_start_s, problem.constants)
     price_piece = partial(passed_piece, problem, plan_options, strategy, collectives, shape)
     costs = [price_piece(piece, index) for index, piece in enumerate(problem.pieces)]
     layout = stages_of(problem, plan_options, strategy)
@@ -602,8 +603,10 @@ def piece_cost(
     dispatches = [
         call for call in calls if call.axis == "ep" and "routed_tokens" in call.tensor.dims
     ]
-    links, experts = links_of_experts(collectives.network), problem.deduplicated_experts
-    if dispatches and links is not None and experts is not None:
+    links, experts = collectives.network.at_full_rate.links("ep"), problem.deduplicated_experts
+    experts = problem.deduplicated_experts
+    links = collectives.network.at_full_rate.links("ep") if dispatches else None
+    if links is not None and experts is not None:
         # The way there is in the type of products, the way back in that of activations.
         words = min(word, max(rates.matmul_word_bytes, 1.0)), word
         ep_s = priced([call for call in calls if call not in dispatches]).ep_s
@@ -632,7 +635,8 @@ def piece_cost(
     return pass_cost(
         total, comm, rates, _working_bytes(problem, piece, local, shape), weights,
         _cache_bytes(shape, piece, local, word),
-        dependent_sums(piece) * shape.constants.reduction_s, links_s, 0.0 * strategy.tp,
+        dependent_sums(piece) * shape.constants.reduction_s, links_s,
+        shape.constants.kernel_start_s, 0.0 * strategy.tp,
     )  # fmt: skip
 
 

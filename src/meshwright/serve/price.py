@@ -14,7 +14,7 @@ from meshwright.cost.memory import num_axes
 from meshwright.cost.money import step_cost_usd
 from meshwright.cost.parts import by_field
 from meshwright.serve.closed_loop import LoopOf, LoopState, requests_per_s, steady, together
-from meshwright.serve.operators import PASS_TIME_PARTS, PassCost
+from meshwright.serve.operators import PASS_TIME_PARTS, PassCost, host_of_prompt_s
 from meshwright.serve.passes import (
     PassPrice,
     RequestPasses,
@@ -288,7 +288,7 @@ def price_clients(
     state = together(loop) if stay_together else steady(loop)
     passes = made.mean(state.prompts_of_step / num_groups)
     time = _times(problem, strategy, passes, num_groups)
-    first_s = state.first_s + problem.constants.host_prompt_s
+    first_s = state.first_s + host_of_prompt_s(problem.constants, prompt)
     return ClientsPrice(passes, time, first_s, loop, state)
 
 

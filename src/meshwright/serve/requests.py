@@ -17,7 +17,7 @@ import numpy as np
 
 from meshwright.base.arrays import Num, ceil_div, column, larger, smaller, where
 from meshwright.serve.closed_loop import after_first_wave, requests_per_s
-from meshwright.serve.operators import PassShape
+from meshwright.serve.operators import PassShape, host_of_prompt_s
 from meshwright.serve.passes import (
     PassPrice,
     ServingProblem,
@@ -104,12 +104,16 @@ class Serving:
         waves = larger(requests.batch / allowed, 1.0)
         waves = waves if self.server.evicts else np.ceil(waves)
         at_once = requests.batch / waves
-        prompt_s = self._prompts_s(at_once, requests) + self.problem.constants.host_prompt_s
+        prompt_s = self._prompts_s(at_once, requests) + self._host_s(requests)
         groups = smaller(self.strategy.pp, larger(at_once, 1.0))
         step = self._passes(at_once / groups, 1.0, self._middle(requests))
         step_s = round_s(step, self.strategy.pp, groups)
         latency_s = waves * (prompt_s + requests.answer_tokens * step_s)
         return Served(room, at_once, prompt_s, step_s, latency_s, requests.batch / latency_s)
+
+    def _host_s(self, requests: EqualRequests) -> Num:
+        """Return the server's own time for each request until its first token [s]."""
+        return host_of_prompt_s(self.problem.constants, requests.prompt_tokens)
 
     def _prompts_s(self, sequences: Num, requests: EqualRequests) -> Num:
         """Return the seconds in which the prompts of some sequences pass, in equal parts.
@@ -167,7 +171,7 @@ class Serving:
         first_s = found.first_s
         if not stays:
             mean_s = after_first_wave(wave.loop, found.state, requests.rounds)
-            first_s = mean_s + self.problem.constants.host_prompt_s
+            first_s = mean_s + self._host_s(requests)
         return Served(room, at_once, first_s + (clients - at_once) / per_s, step_s,
                       np.inf + step_s, per_s)  # fmt: skip
 

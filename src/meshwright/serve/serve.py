@@ -51,6 +51,7 @@ from meshwright.serve.disaggregated import (
     search_disaggregated,
 )
 from meshwright.serve.launching import server_faults, serving_faults
+from meshwright.serve.operators import host_of_prompt_s
 from meshwright.serve.passes import ServingProblem, with_stored_weights
 from meshwright.serve.price import (
     MILLION,
@@ -435,7 +436,7 @@ def _deployment(found: Deployments, split: WorkerSplit) -> Deployment:
     assert isinstance(work, Decode)
     tokens_per_s = split.requests_per_s * work.answer_length
     rent = step_cost_usd(problem.system.chip, MILLION / tokens_per_s, float(split.num_devices))
-    host_s = float(problem.constants.host_prompt_s)
+    host_s = float(host_of_prompt_s(problem.constants, float(work.prompt_length or 0)))
     prefill = _worker(found.prefill, split.prefill_row)
     decode = _worker(found.decode, split.decode_row)
     return Deployment(

@@ -159,20 +159,36 @@ class ServingConstantsOf(Generic[N]):
     """Times its share of the bandwidth that one core draws, where one core reads a head of a
     sequence."""
     collective_start_share: N
-    """Start of a collective inside a pass over ``collective_launch_s``."""
+    """Start of a collective of a library inside a pass over ``collective_launch_s``."""
+    collective_rate_share: N
+    """Share of ``fast_network_efficiency`` that collectives of a library reach in a host."""
+    one_shot_start_s: N
+    """Start of an all-reduce in which each device reads all messages; infinity: no such kernel."""
+    two_shot_start_s: N
+    """Start of an all-reduce in which each device adds up a part [s]."""
+    shot_link_share: N
+    """Share of the bandwidth inside a host that both reach."""
     host_step_s: N
     """Seconds of the server in each pass: scheduling, sampling, answers."""
     host_sequence_s: N
     """Seconds of the server for each sequence of the pass."""
     host_prompt_s: N
-    """Seconds of the server for each request until its first token: text to tokens, its place in
-    the queue, and the answer on its way back. Other requests do not wait for it."""
+    """Seconds of the server for each request until its first token: its place in the queue, and the
+    answer on its way back. Other requests do not wait for it."""
+    host_token_s: N
+    """More of it for each token of the prompt: text to tokens, copies between processes [s]."""
     steps_ahead: N
     """Steps already scheduled when a request arrives, for which it waits."""
     prompts_together: N
     """Prompts of equal requests that keep passing together, under servers that mix phases."""
     latent_rate_share: N
     """Rate of attention over cached latents (MLA) over that of attention in training steps."""
+    expert_read_share: N
+    """Share of ``weight_read_share`` reached where the weights of routed experts are read."""
+    attention_rate_share: N
+    """Rate of attention in a pass over the one that training steps reach."""
+    kernel_start_s: N
+    """Seconds between the end of a kernel of a recorded graph and the full rate of the next."""
     low_latency_start_s: N
     """Start of dispatch in the low-latency mode on one host [s]."""
     low_latency_turn_s: N
@@ -218,8 +234,11 @@ FREE_SUMS = SramConstants()
 NEUTRAL = ServingConstants(
     prompt_rate_share=1.0, few_rows_rate_share=1.0, expert_rate_share=1.0,
     weight_read_share=1.0, cache_read_share=1.0, shared_cache_extra=0.0,
-    core_pull=math.inf, collective_start_share=1.0, host_step_s=0.0, host_sequence_s=0.0,
-    host_prompt_s=0.0, steps_ahead=0.0, prompts_together=1.0, latent_rate_share=1.0,
+    core_pull=math.inf, collective_start_share=1.0, collective_rate_share=1.0,
+    one_shot_start_s=math.inf, two_shot_start_s=math.inf, shot_link_share=1.0,
+    host_step_s=0.0, host_sequence_s=0.0, host_prompt_s=0.0, host_token_s=0.0,
+    steps_ahead=0.0, prompts_together=1.0, latent_rate_share=1.0, expert_read_share=1.0,
+    attention_rate_share=1.0, kernel_start_s=0.0,
     low_latency_start_s=0.0, low_latency_turn_s=0.0, throughput_start_s=0.0, throughput_turn_s=0.0,
     dispatch_inner_share=1.0, dispatch_outer_share=1.0, reduction_s=0.0,
 )  # fmt: skip

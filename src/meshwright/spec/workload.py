@@ -728,6 +728,8 @@ class Server(Declaration):
     waits until its full length has room."""
     splits_cache: bool
     """Several cores share the cache of one head of a sequence."""
+    has_all_reduce: bool = True
+    """It brings kernels for the all-reduce of small messages inside a host."""
     narrow_cache: bool = False
     """Narrow weights go with a cache of 8 bits."""
     narrow_cache_on: tuple[str, ...] = ()

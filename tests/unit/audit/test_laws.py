@@ -14,6 +14,7 @@ from meshwright.audit.laws import Inequality, equal, lawful, violations
 from meshwright.audit.machine import link_bytes_per_s, memory_bytes_per_s, peak_flops_per_s
 from meshwright.audit.serving import LAWS as OF_SERVING
 from meshwright.audit.serving import OF_DEPLOYMENTS
+from meshwright.audit.traffic import LAWS as OF_TRAFFIC
 from meshwright.audit.training import LAWS as OF_TRAINING
 from meshwright.audit.work import ModelWork
 from meshwright.base.errors import UnlawfulError
@@ -24,6 +25,7 @@ from meshwright.dataflow import search as graph_search
 from meshwright.dataflow.fusion import fuse as fusion_search
 from meshwright.dataflow.fusion.answer import FusedPartition
 from meshwright.serve.serve import facts_of as serving_facts
+from meshwright.serve.traffic import fleet as traffic_search
 from meshwright.sram import partition as stage_search
 from meshwright.train.price import facts_of as training_facts
 
@@ -67,6 +69,16 @@ def planned_graph():
 def fused_graph():
     """Return the facts of a fused layer."""
     return next(heard(fusion_search, "lawful", lambda: mw.fuse("gpt3-175b-layer", on="SN10"))[1])
+
+
+@cache
+def fleet():
+    """Return the facts of workers that take requests at a rate."""
+    asked = {"rate": 2, "prompt": 512, "answer": 128, "dp": 1, "tp": 1, "cuda_graphs": True}
+    found = heard(
+        traffic_search, "lawful", lambda: mw.serve("llama3-8b", on="1xH100", **asked)
+    )  # fmt: skip
+    return found[1][0]
 
 
 @cache
@@ -212,6 +224,29 @@ PARTITIONS = {
 }
 
 
+def times(**changed):
+    """Return a change of one time of requests."""
+    return lambda facts: replace(
+        facts,
+        times={
+            name: time._replace(**changed) if name == "tpot" else time
+            for name, time in facts.times.items()
+        },
+    )
+
+
+TRAFFIC = {
+    "percentiles_ascend": times(p50_s=1.0),
+    "requests_are_served": scaled("saturation_requests_per_s", 0.01),
+    "good_ones_are_some": scaled("goodput_requests_per_s", 1.1),
+    "answers_flow": scaled("sequences_in_flight", 2.0),
+    "workers_are_counted": scaled("num_devices", 2),
+    "tokens_are_done": scaled("tokens_per_s", 1e4),
+    "faces_agree": times(closed_form_s=1.0),
+    "money_is_rent": scaled("cost_usd_per_million_tokens", 0.5),
+}
+
+
 def check(facts, law, change):
     """Assert that facts break no law, and that a change of them breaks this one."""
     assert violations([facts]) == []
@@ -241,6 +276,11 @@ def test_prefill_apart_from_decode(law):
     check(served(**SPLIT), law, DEPLOYMENTS[law])
 
 
+@pytest.mark.parametrize("law", TRAFFIC)
+def test_requests_at_a_rate(law):
+    check(fleet(), law, TRAFFIC[law])
+
+
 @pytest.mark.parametrize("law", GRAPHS)
 def test_graphs(law):
     check(planned_graph(), law, GRAPHS[law])
@@ -260,6 +300,7 @@ def test_each_law_is_tried():
     assert set(OF_TRAINING.known) == {*TRAINING, "tokens_reach_experts"}
     assert set(OF_SERVING.known) == set(SERVING)
     assert set(OF_DEPLOYMENTS.known) == set(DEPLOYMENTS)
+    assert set(OF_TRAFFIC.known) == set(TRAFFIC)
     assert set(OF_GRAPHS.known) == set(GRAPHS)
     assert set(OF_FUSIONS.known) == set(FUSIONS)
     assert set(OF_PARTITIONS.known) == set(PARTITIONS)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from meshwright.collectives.group import Group, Span
-from meshwright.serve.dispatch import dispatch_s, links_of_experts, modes_s
+from meshwright.serve.dispatch import dispatch_s, modes_s
 from meshwright.serve.price import price_serving
 from meshwright.serve.serve import serve, serving_problem
 from meshwright.sharding.strategy import PlanOptions, make_strategy, stack
@@ -130,4 +130,4 @@ def test_grids_have_no_kernels_for_dispatch():
     asked = serving_problem("mixtral-8x7b", "64xTPU-v5p", work, "generic", "calibrated")
     strategy = stack([make_strategy(dp_replicate=8, ep=8, micro_batch_size=1.0)])
     network = asked.network(PLAIN.axis_order, strategy)
-    assert links_of_experts(network) is None
+    assert network.at_full_rate.links("ep") is None

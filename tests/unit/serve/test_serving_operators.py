@@ -7,6 +7,7 @@ import pytest
 
 from meshwright.catalog.models import load_model
 from meshwright.cost.operator import DeviceRates
+from meshwright.graph.op import OpKind
 from meshwright.graph.transformer import build_graph
 from meshwright.serve.operators import (
     PassShape,
@@ -16,14 +17,18 @@ from meshwright.serve.operators import (
     experts_at_work,
     flops_per_score,
     forward_cost,
+    host_of_prompt_s,
     hit_fraction,
     mean_keys_seen,
     product_compute_s,
 )
+from meshwright.serve.price import price_serving
+from meshwright.serve.serve import serving_problem
 from meshwright.sharding.local_sizes import LocalLayer, layer_axes
-from meshwright.sharding.strategy import PlanOptions, make_strategy
+from meshwright.sharding.strategy import PlanOptions, make_strategy, stack
 from meshwright.spec.calibration import NEUTRAL
 from meshwright.spec.model import AttentionSpec, LayerSpec, WeightFormat
+from meshwright.spec.workload import Decode, SoftwareStack
 
 ENGINE = DeviceRates(
     matmul_flops_per_s=1e15, logits_flops_per_s=1e15, attention_forward_flops_per_s=1e15,
@@ -200,3 +205,44 @@ def test_attention_over_latents_has_a_rate_of_its_own():
     shape = PassShape(1.0, 4095.0, 1.0, 2.0, constants=replace(NEUTRAL, latent_rate_share=2.0))
     found = forward_cost(core, local(layer, micro_batch_size=64.0), fast, shape).attention_s
     assert found == pytest.approx(64 * 128 * 4096 * 2 * 1088 / 2e15, rel=1e-3)
+
+
+def test_each_kernel_of_a_recorded_graph_starts_once():
+    """An operator is a kernel, attention two; then the lookup, a norm and the logits."""
+    work = Decode(batch_size=8, context_length=1024, software=SoftwareStack(cuda_graphs=True))
+    asked = serving_problem("llama3-8b", "1xH100", work, "generic", "uncalibrated")
+    strategy, options = stack([make_strategy(micro_batch_size=8.0)]), PlanOptions()
+    late = asked.with_constants(replace(asked.constants, kernel_start_s=1e-5))
+    known, found = (price_serving(one, options, strategy, np.ones(1)) for one in (asked, late))
+    kernels = 32 * (len(asked.graph.layers[0].ops) + 1) + 3
+    added = found.time.launch_s[0] - known.time.launch_s[0]
+    assert added == pytest.approx(kernels * 1e-5)
+
+
+def test_attention_that_arithmetic_limits_follows_its_own_rate():
+    layer = build_graph(load_model("llama3-8b")).layers[0]
+    core = next(op for op in layer.ops if op.attention)
+    shape = PassShape(4096.0, 0.0, 2.0, 2.0)
+    slow = replace(shape, constants=replace(NEUTRAL, attention_rate_share=0.5))
+    mine = local(layer, length=4096.0)
+    known, found = (forward_cost(core, mine, ENGINE, one).attention_s for one in (shape, slow))
+    assert found == pytest.approx(known * 2.0)
+
+
+def test_the_weights_of_experts_are_read_at_a_share_of_their_own():
+    layer = build_graph(load_model("mixtral-8x7b")).layers[0]
+    shape = PassShape(1.0, 100.0, 2.0, 2.0)
+    slow = replace(shape, constants=replace(NEUTRAL, expert_read_share=0.5))
+    mine = local(layer, micro_batch_size=1.0)
+    for op in layer.ops:
+        if op.kind is OpKind.MATMUL:
+            known, found = (
+                forward_cost(op, mine, ENGINE, s).matmul_memory_s for s in (shape, slow)
+            )
+            assert found == pytest.approx(known * (2.0 if op.is_grouped else 1.0))
+
+
+def test_the_server_reads_all_of_a_prompt_before_its_first_token():
+    """4 ms, and 2 us for each of 1,000 tokens."""
+    constants = replace(NEUTRAL, host_prompt_s=4e-3, host_token_s=2e-6)
+    assert host_of_prompt_s(constants, 1000.0) == pytest.approx(6e-3)

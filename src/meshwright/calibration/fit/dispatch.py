@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray
-from meshwright.calibration.fit.constants import FittedConstant, Free, Key, two_deviations
-from meshwright.calibration.fit.training import STEP, robust_step, solved
-from meshwright.calibration.rows import DATA
+from meshwright.calibration.fit.constants import Free
+from meshwright.calibration.fit.timings import TimingFit, fit_timings, stored_timings
 from meshwright.collectives.group import Group, Span
 from meshwright.serve.dispatch import modes_s
 from meshwright.spec.calibration import NEUTRAL
@@ -27,8 +24,6 @@ OF_DISPATCH = (
     Free("dispatch_outer_share", 0.9, 0.3, 0.2, 1.0),
 )
 """Constants of all chips."""
-NOISE = 0.1
-"""Error below which a timing counts squared, in logarithms."""
 
 
 @dataclass(frozen=True)
@@ -69,38 +64,12 @@ class Timings:
 
 def timings() -> Timings:
     """Return the published timings; both directions of every second setting are kept apart."""
-    content = json.loads((DATA / "dispatch.json").read_text(encoding="utf-8"))
+    content = stored_timings("dispatch")
     values = np.array(content["rows"], dtype=float)
     columns = dict(zip(content["columns"], values.T, strict=True))
     return Timings(columns, np.arange(len(values)) // 2 % 2 == 1)
 
 
-def fit_dispatch(found: Timings) -> tuple[FloatArray, FloatArray]:
-    """Return the logarithms of the constants of least robust error, and their deviations.
-
-    A deviation holds the scatter of the timings too.
-    """
-    kept, keys = ~found.is_apart, [Key(free) for free in OF_DISPATCH]
-    weights = np.ones(int(kept.sum()))
-
-    def errors_and_slopes(values: FloatArray) -> tuple[FloatArray, FloatArray]:
-        moved = values + STEP * np.vstack([np.zeros(len(values)), np.eye(len(values))])
-        errors = np.array([found.errors(each)[kept] for each in moved])
-        return errors[0], (errors[1:] - errors[0]).T / STEP
-
-    priors = np.log([free.prior for free in OF_DISPATCH])
-    values, errors, slopes = solved(errors_and_slopes, keys, priors, weights, NOISE)
-    spreads = robust_step(errors, slopes, weights, keys, values, NOISE)[1]
-    return values, float(np.median(np.abs(errors))) + spreads
-
-
-def constants_of_dispatch() -> Iterator[FittedConstant]:
-    """Yield each constant with its interval."""
-    found = timings()
-    values, spreads = fit_dispatch(found)
-    errors = found.errors(values)
-    apart = float(np.median(np.abs(errors[found.is_apart])))
-    why = f"fitted to {len(errors):,} timings of kernels; half of them kept apart: {apart:.0%} off"
-    for free, value, spread in zip(OF_DISPATCH, values, spreads, strict=True):
-        middle, low, high = two_deviations(value, spread).tolist()
-        yield FittedConstant(free.name, middle, low, high, why, part="serving")
+def fit_dispatch(found: Timings) -> TimingFit:
+    """Return the constants of all chips."""
+    return fit_timings(OF_DISPATCH, found.errors, found.is_apart)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray
-from meshwright.calibration.fit.constants import FittedConstant
-from meshwright.calibration.rows import DATA
+from meshwright.calibration.fit.constants import FittedConstant, Free
+from meshwright.calibration.fit.timings import TimingFit, fit_timings, stored_timings
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.systems import load_chip
 
 NAME = "latent_rate_share"
+OF_LATENTS = (
+    Free("start_s", 1e-5, 1.0, 1e-6, 1e-4),
+    Free(NAME, 1.0, 0.5, 0.1, 4.0),
+    Free("read_share", 1.0, 0.5, 0.1, 2.0),
+)
 LATENT, ROTARY = 512.0, 64.0
 """Words of a cached token of DeepSeek-V3."""
 
@@ -50,7 +54,7 @@ class LatentTimings:
 
 def latent_timings(base: str) -> dict[str, LatentTimings]:
     """Return the published timings by family of chips, under the constants of training."""
-    content = json.loads((DATA / "latents.json").read_text(encoding="utf-8"))
+    content = stored_timings("latents")
     found: dict[str, list[tuple[float, float, float]]] = {}
     for name, sequences, past_tokens, heads, time_s in content["rows"]:
         chip = load_chip(name)
@@ -63,22 +67,13 @@ def latent_timings(base: str) -> dict[str, LatentTimings]:
     return {name: LatentTimings(*np.array(rows).T) for name, rows in sorted(found.items())}
 
 
-def fit_latents(found: LatentTimings) -> tuple[FloatArray, float]:
-    """Return the logarithms of start and rates of least robust error, and the error kept apart."""
-    from scipy.optimize import least_squares
-
-    kept = ~found.is_apart
-    start = np.log([1e-5, 1.0, 1.0])
-    fit = least_squares(lambda v: found.errors(v)[kept], start, loss="soft_l1", f_scale=0.1)
-    apart = np.abs(found.errors(fit.x)[found.is_apart])
-    return np.asarray(fit.x), float(np.median(apart))
+def fit_latents(found: LatentTimings) -> TimingFit:
+    """Return start and rates of a family of chips."""
+    return fit_timings(OF_LATENTS, found.errors, found.is_apart)
 
 
 def constants_of_latents(base: str) -> Iterator[FittedConstant]:
-    """Yield the rate of each family with its interval: twice the error of rows kept apart."""
+    """Yield the rate of each family with its interval."""
     for family, timings in latent_timings(base).items():
-        values, apart = fit_latents(timings)
-        value = float(np.exp(values[1]))
-        low, high = (value * float(np.exp(sign * 2.0 * apart)) for sign in (-1.0, 1.0))
-        why = f"fitted to {len(timings.time_s)} timings; half of them kept apart: {apart:.0%} off"
-        yield FittedConstant(NAME, value, low, high, why, part="serving", place=family)
+        found = fit_latents(timings).constants(family)
+        yield from (one for one in found if one.name == NAME)

@@ -11,6 +11,7 @@ import yaml
 from meshwright.base.arrays import BoolArray, FloatArray
 from meshwright.calibration.errors import error_record, pooled_error_record
 from meshwright.calibration.fit import serving as serving_fit
+from meshwright.calibration.fit.all_reduces import constants_of_all_reduce
 from meshwright.calibration.fit.constants import (
     FREE,
     FittedConstant,
@@ -18,7 +19,7 @@ from meshwright.calibration.fit.constants import (
     entries,
     two_deviations,
 )
-from meshwright.calibration.fit.dispatch import constants_of_dispatch
+from meshwright.calibration.fit.dispatch import fit_dispatch, timings
 from meshwright.calibration.fit.latents import constants_of_latents
 from meshwright.calibration.fit.memory import MemoryFit, constants_of_memory, memory_record
 from meshwright.calibration.fit.serving import OF_CHIPS, OF_SERVERS, ServingFit
@@ -66,14 +67,12 @@ def calibration_text(found: Fit, name: str, command: str, memory: MemoryFit | No
 def serving_text(found: ServingFit) -> str:
     """Return the part of a calibration file that holds the constants of serving, in YAML."""
     labels, constants = found.rows.labels, list(constants_of_serving(found))
-    is_first = found.rows.base == UNCALIBRATED
-    of_dispatch = list(constants_of_dispatch()) if is_first else []
-    of_latents = list(constants_of_latents(found.rows.trained)) if is_first else []
-    families = set(labels["family"]) | {one.place for one in of_latents}
+    constants += constants_of_kernels(found.rows.trained) if found.rows.base == UNCALIBRATED else []
+    places = {one.place for one in constants} - {"", *labels["server"]}
     content = {
         "fit": serving_fit_record(found).model_dump(exclude_unset=True, exclude_none=True),
-        "defaults": entries([*constants, *of_dispatch, *_expected((*OF_CHIPS, *OF_SERVERS))]),
-        "families": {name: entries([*constants, *of_latents], name) for name in sorted(families)},
+        "defaults": entries([*constants, *_expected((*OF_CHIPS, *OF_SERVERS))]),
+        "families": {name: entries(constants, name) for name in sorted(places)},
         "servers": {name: entries(constants, name) for name in sorted(set(labels["server"]))},
     }
     return _yaml({"serving": content})
@@ -87,9 +86,15 @@ def kernels_text(base: str) -> str:
     base
         Calibration with the constants of training.
     """
-    of_latents = list(constants_of_latents(base))
-    families = {one.place: entries(of_latents, one.place) for one in of_latents}
-    return _yaml({"serving": {"defaults": entries(constants_of_dispatch()), "families": families}})
+    found = constants_of_kernels(base)
+    families = {one.place: entries(found, one.place) for one in found if one.place}
+    return _yaml({"serving": {"defaults": entries(found), "families": families}})
+
+
+def constants_of_kernels(base: str) -> list[FittedConstant]:
+    """Return the constants fitted to timings of kernels."""
+    of_families = [*constants_of_latents(base), *constants_of_all_reduce(base)]
+    return [*fit_dispatch(timings()).constants(), *of_families]
 
 
 def sram_text(found: SramFit) -> str:

@@ -36,12 +36,19 @@ OF_CHIPS = (
     Free("weight_read_share", 0.9, 0.25, 0.5, 1.15),
     Free("cache_read_share", 0.9, 0.25, 0.4, 1.15),
     Free("collective_start_share", 1.0, 1.0, 0.2, 16.0),
+    Free("expert_read_share", 0.85, 0.25, 0.4, 1.15),
+    Free("attention_rate_share", 1.2, 0.35, 0.5, 2.2),
+    # Of small products in recorded graphs (docs/results/kernels.md): 2 to 6 us
+    Free("kernel_start_s", 3e-6, 0.7, 3e-7, 3e-5),
 )
 """Constants of each family of chips; collectives start by libraries of their vendors."""
 OF_SERVERS = (
     Free("host_step_s", 1e-3, 2.0, 1e-5, 0.02),
     Free("host_sequence_s", 2e-5, 2.0, 1e-7, 1e-3),
-    Free("host_prompt_s", 0.02, 1.0, 1e-4, 0.5),
+    # A request and an answer over HTTP, and two messages between processes.
+    Free("host_prompt_s", 4e-3, 2.0, 1e-4, 0.5),
+    # A tokeniser reads about 10^6 tokens a second; as much for copies and hashes of blocks.
+    Free("host_token_s", 2e-6, 1.0, 1e-8, 1e-4),
     Free("steps_ahead", 1.0, 1.0, 0.02, 40.0),
     Free("shared_cache_extra", 0.6, 1.0, 0.05, 4.0),
 )

@@ -15,6 +15,8 @@ from math import ceil
 
 import numpy as np
 
+from meshwright.audit.laws import gathered, lawful
+from meshwright.audit.traffic import FacesOfTime, FleetFacts
 from meshwright.base.arrays import FloatArray, known_at, number_at
 from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.base.registry import version
@@ -24,6 +26,7 @@ from meshwright.cost.money import step_cost_usd
 from meshwright.cost.problem import UNCALIBRATED_NOTE
 from meshwright.search.exhaustive import Counts
 from meshwright.search.intervals import interval_of
+from meshwright.serve.operators import host_of_prompt_s
 from meshwright.serve.passes import ServingProblem, price_requests
 from meshwright.serve.price import MILLION, energy_j_of_second
 from meshwright.serve.search import (
@@ -185,12 +188,18 @@ class Simulated:
     @cached_property
     def ttft_s(self) -> FloatArray:
         """Times to the first token, with the server's own time for a request [s]."""
-        return self._counted("ttft_s") + self.option.worker.problem.constants.host_prompt_s
+        return self._counted("ttft_s") + self._host_s
 
     @cached_property
     def e2e_s(self) -> FloatArray:
         """Times to the last token [s]."""
-        return self._counted("e2e_s") + self.option.worker.problem.constants.host_prompt_s
+        return self._counted("e2e_s") + self._host_s
+
+    @property
+    def _host_s(self) -> FloatArray:
+        """The server's own time for each request until its first token [s]."""
+        constants = self.option.worker.problem.constants
+        return np.asarray(host_of_prompt_s(constants, self._counted("prompt_tokens")))
 
     @cached_property
     def tpot_s(self) -> FloatArray:
@@ -448,7 +457,7 @@ def serve_traffic(
     others = [done for _, fleets in ranked[1:] for done in fleets[:1]] + leading[1:]
     best = leading[0].fleet()
     problem = asked.problem
-    return TrafficPlan(
+    plan = TrafficPlan(
         model=problem.model, system=problem.system, traffic=traffic,
         precision=problem.workload.precision, calibration=calibration, server=problem.server.name,
         percentile=percentile, max_time_to_first_token_s=problem.max_first_token_s,
@@ -458,6 +467,24 @@ def serve_traffic(
         most_pass_tokens=problem.server.most_pass_tokens, memory_share=memory_share,
         warnings=tuple(_warnings(asked, leading[0], refused)), version=version(), command=command,
     )  # fmt: skip
+    return lawful(plan, [facts_of(plan, problem)])
+
+
+def facts_of(plan: TrafficPlan, problem: ServingProblem) -> FleetFacts:
+    """Return the facts of the best fleet of a plan."""
+    best = plan.best
+    assert isinstance(problem.workload, Decode)
+    return gathered(
+        FleetFacts, best, plan,
+        answer=best.text, system=problem.system, workload=problem.workload,
+        degrees=vars(best.strategy), choices=vars(best.plan_options),
+        times={name: gathered_faces(getattr(best, name)) for name in ("ttft", "tpot", "e2e")},
+    )  # fmt: skip
+
+
+def gathered_faces(time: Times) -> FacesOfTime:
+    """Return percentiles and means of a time."""
+    return FacesOfTime(*(getattr(time, name) for name in FacesOfTime._fields))
 
 
 def _usd_per_s(done: Simulated) -> tuple[float, int]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray, column
 from meshwright.serve.closed_loop import LoopOf, first_token_s
+from meshwright.serve.operators import host_of_prompt_s
 from meshwright.serve.passes import room_of_pass
 from meshwright.serve.traffic.iteration import Worker
 from meshwright.serve.traffic.queueing import BLOCK_TOKENS
@@ -193,7 +194,11 @@ class Station:
     def steady(self, rate_per_s: float) -> Steady | None:
         """Return the steady state at a rate; None: it is above the saturation.
 
-        Answers in flight share the worker: with n of them a step takes t(n) = d(n) / (1 - r e(n)),
+        Answers in flight share the worker: with n of them a step takes
+
+            t(n) = (d + r e (e + d) / (O - 1)) / (1 - r e),
+
+        where prompts that came during the pass of a prompt follow it, before its answer goes on,
         and n / ((O - 1) t(n)) requests end in a second. Whatever the lengths of answers, the chance
         of n is the product of r over these rates of 1 to n (Kelly 1979, symmetric queues); those
         beyond the N places wait, longer where answers vary, as (1 + b) / 2. Arrivals at equal
@@ -218,7 +223,9 @@ class Station:
         step_s = column(self.worker.step_s(places, asked.context_tokens))
         for _ in range(ROUNDS):
             alone_s, more_s = self.steps(places, rate_per_s * step_s, hit_tokens)
-            step_s = alone_s / (1.0 - np.minimum(rate_per_s * more_s, MOST_BUSY))
+            share = np.minimum(rate_per_s * more_s, MOST_BUSY)
+            behind_s = share * (more_s + alone_s) / later
+            step_s = (alone_s + behind_s) / (1.0 - share)
         ended = places / (later * step_s)
         logs = np.cumsum(np.log(rate_per_s / ended))
         most = max(float(logs.max()), 0.0)
@@ -227,7 +234,7 @@ class Station:
         waits = float(weights[-1]) * ratio / (1.0 - ratio)
         total = float(weights.sum()) + none + waits
         random = float((places @ weights + places[-1] * waits) / total)
-        middle = float(np.interp(rate_per_s, ended, places))
+        middle = float(np.interp(rate_per_s, np.append(0.0, ended), np.append(0.0, places)))
         in_flight = middle + asked.arrival_variation * (random - middle)
         queue_s = waits / (1.0 - ratio) / total / rate_per_s
         queue_s *= (asked.arrival_variation + asked.answer_variation) / 2.0
@@ -252,4 +259,4 @@ class Station:
             prompts_of_pass=room, steps_ahead=constants.steps_ahead, companions=0.0,
         )  # fmt: skip
         first_s = first_token_s(loop, rate_per_s, step_s, rate_per_s * step_s)
-        return float(first_s + constants.host_prompt_s)
+        return float(first_s + host_of_prompt_s(constants, self.demand.prompt_tokens))
