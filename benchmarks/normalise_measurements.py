@@ -30,6 +30,8 @@ from meshwright_papers.measurements.questions import asked
 from meshwright_papers.measurements.words import rows_of
 
 FOLDER = Path(__file__).parent / "measurements"
+READ = tuple(table for table in rows.TABLES if table != "traffic")
+"""Tables of rows in the words of their source."""
 
 TRAINING = ("sources", "models", "hardware", "plans")
 SERVING = ("sources", "models", "hardware", "settings")
@@ -159,6 +161,29 @@ def stored(entries: list[dict[str, Any]], shared: tuple[str, ...]) -> str:
     )
 
 
+def traffic_rows() -> list[rows.Row]:
+    """Return the stages of constant rates as questions, with the options of their server."""
+    content = json.loads((FOLDER / "traffic.json").read_text(encoding="utf-8"))
+    found = []
+    for stage in content["stages"]:
+        chips = stage["chips"]
+        experts = {"ep": 1, "etp": chips} if stage["model"].startswith("mixtral") else {}
+        e2e_ms, ttft_ms = stage["e2e_ms"], stage["ttft_ms"]
+        found.append(rows.Row.model_validate({
+            "id": stage["id"], "group": stage["id"].partition("/")[0], "framework": "vllm",
+            "source": content["sources"]["stages"] | {"path": stage["path"]},
+            "model": {"name": stage["model"], "like": stage["model"]},
+            "system": f"{chips}xH100", "strategy": {"tp": chips, **experts},
+            "prompt_tokens": stage["prompt_tokens"], "answer_tokens": stage["answer_tokens"],
+            "traffic": {"rate_per_s": stage["rate_per_s"], "arrivals": "constant",
+                        "num_prompts": 100, "most_sequences": 128, "most_pass_tokens": 2048,
+                        "memory_share": 0.9},
+            "measured": {"e2e_ms": e2e_ms[0], "e2e_p99_ms": e2e_ms[3], "ttft_ms": ttft_ms[0],
+                         "tpot_ms": stage["tpot_ms"]},
+        }))  # fmt: skip
+    return found
+
+
 def question_fields(row: rows.Row) -> dict[str, Any]:
     """Return the stated fields of a question; a stated switch of software may be a default."""
     entry = row.model_dump(mode="json", exclude_defaults=True)
@@ -177,7 +202,7 @@ def main() -> None:
     """Read the raw file that is named, then write the tables of the package."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("raw", metavar="RAW.json", type=Path, nargs="?")
-    parser.add_argument("--onto", choices=rows.TABLES)
+    parser.add_argument("--onto", choices=READ)
     args = parser.parse_args()
     if (args.raw is None) != (args.onto is None):
         parser.error("RAW.json and --onto go together")
@@ -188,7 +213,9 @@ def main() -> None:
         entries = [row.model_dump(mode="json", exclude_defaults=True) for row in known]
         path.write_text(stored(entries, SHARED), encoding="utf-8")
     for table in rows.TABLES:
-        entries = [question_fields(asked(row)) for row in table_rows(FOLDER / f"{table}.json")]
+        path = FOLDER / f"{table}.json"
+        found = map(asked, table_rows(path)) if table in READ else traffic_rows()
+        entries = [question_fields(row) for row in found]
         path = rows.DATA / f"{table}.json"
         path.write_text(stored(entries, rows.SHARED), encoding="utf-8")
         print(f"{table}: {len(entries)} rows, {path.stat().st_size:,} bytes")

@@ -1,22 +1,19 @@
-"""Requests at stated rates: the answers of ``serve --rate`` beside measured percentiles of vLLM.
+"""300 requests of one overloaded RTX 4090, one by one, beside the simulation of ``serve --trace``.
 
-Twenty stages of constant rates on H100, and 300 requests of one overloaded RTX 4090 one by one; no
-constant is fitted to them. Rows and sources are in ``measurements/traffic.json``.
+No constant is fitted to them. Rows and source are in ``measurements/traffic.json``, beside the
+stages of constant rates that ``meshwright validate`` holds answers against.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from meshwright import serve
-from meshwright.base.errors import InfeasibleError
 from meshwright.serve.operators import host_of_prompt_s
 from meshwright.serve.serve import serving_problem
 from meshwright.serve.traffic.iteration import Worker
@@ -26,59 +23,7 @@ from meshwright.spec.arrivals import ALONE, Arrivals
 from meshwright.spec.workload import Decode, SoftwareStack
 
 FILE = Path(__file__).with_name("measurements") / "traffic.json"
-SERVER = {"most_sequences": 128, "most_pass_tokens": 2048, "memory_share": 0.9}
-"""Options with which the stages were served."""
-PROMPTS = 100
-"""Different prompts of a stage, each sent again and again."""
 AT = ("mean", "p50", "p90", "p99")
-
-
-def predicted(row: dict[str, Any]) -> Any:
-    """Return the answer of the command for a stage: one worker on all of its chips."""
-    degrees = {"tp": row["chips"], "dp": 1}
-    if row["model"] == "mixtral-8x7b":
-        degrees |= {"ep": 1, "etp": row["chips"]}
-    return serve(
-        row["model"], on=f"{row['chips']}xH100", framework="vllm", cuda_graphs=True,
-        rate=row["rate_per_s"], prompt=row["prompt_tokens"], answer=row["answer_tokens"],
-        arrivals="constant", shared_prefix=row["prompt_tokens"], num_prefixes=PROMPTS,
-        **degrees, **SERVER,
-    )  # fmt: skip
-
-
-def stages(rows: list[dict[str, Any]]) -> None:
-    """Print the error of each stage, and their medians."""
-    errors: dict[str, list[float]] = defaultdict(list)
-    print(
-        "row            model          chips rate  end to end: mean p50 p90 p99   TTFT: mean  TPOT"
-    )
-    for row in rows:
-        head = f"{row['id']:<14} {row['model']:<14} {row['chips']:>5} {row['rate_per_s']:>4}"
-        try:
-            best = predicted(row).best
-        except InfeasibleError as error:
-            print(f"{head}  refused: {error}")
-            errors["refused"].append(1.0)
-            continue
-        found = {}
-        for name in ("e2e", "ttft"):
-            times = getattr(best, name)
-            values = (times.mean_s, times.p50_s, times.p90_s, times.p99_s)
-            for at, value, measured_ms in zip(AT, values, row[f"{name}_ms"], strict=True):
-                found[f"{name} {at}"] = 1e3 * value / measured_ms - 1.0
-        found["TPOT"] = 1e3 * best.tpot.mean_s / row["tpot_ms"] - 1.0
-        for name, error in found.items():
-            errors[name].append(error)
-        shown = " ".join(f"{found[f'e2e {at}']:+5.0%}" for at in AT)
-        print(
-            f"{head}              {shown}        {found['ttft mean']:+5.0%} {found['TPOT']:+5.0%}"
-        )
-    for name, values in errors.items():
-        if name == "refused":
-            print(f"refused {len(values)} of {len(rows)}")
-        else:
-            median, signed = np.median(np.abs(values)), np.median(values)
-            print(f"{name:<10} median |error| {median:5.1%}, median {signed:+6.1%}")
 
 
 def one_by_one(found: dict[str, Any]) -> None:
@@ -112,14 +57,13 @@ def one_by_one(found: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Print both comparisons."""
+    """Print the comparison."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--small", action="store_true", help="two stages alone")
-    small = parser.parse_args().small
-    found = json.loads(FILE.read_text(encoding="utf-8"))
-    stages(found["stages"][:2] if small else found["stages"])
-    if not small:
-        one_by_one(found["replay"])
+    parser.add_argument("--small", action="store_true", help="the first 100 requests alone")
+    found = json.loads(FILE.read_text(encoding="utf-8"))["replay"]
+    if parser.parse_args().small:
+        found["requests"] = found["requests"][:100]
+    one_by_one(found)
 
 
 if __name__ == "__main__":

@@ -53,12 +53,17 @@ def figure_errors(figures: Figures) -> dict[str, dict[str, FigureErrors]]:
     """Return the errors of each figure for programs: of rows that may be fitted, and of frozen."""
     return {
         name: {
-            kind: FigureErrors(**vars(errors_of(rows)), inside=intervals_of(rows).covered)
+            kind: one_figure(rows)
             for kind, rows in (("seen", seen(entries)), ("frozen", frozen(entries)))
             if rows
         }
         for name, entries in figures.by_name.items()
     }
+
+
+def one_figure(entries: Sequence[Prediction]) -> FigureErrors:
+    """Return the errors of one figure."""
+    return FigureErrors(**vars(errors_of(entries)), inside=intervals_of(entries).covered)
 
 
 def plan_regrets(figures: Figures) -> list[tuple[Row, float, bool]]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -41,7 +41,7 @@ ADAPTERS, DID_NOT_FIT, ANALYTIC = "finetune-lora", "oom", "memory"
 """Tasks: adapters trained on frozen weights; a step that ran out of memory; the result of a formula
 of the source, which need not have run."""
 DATA = Path(__file__).parent / "data"
-TABLES = ("training", "serving", "sram")
+TABLES = ("training", "serving", "sram", "traffic")
 """Published tables."""
 
 _MOST_COUNT, _LEAST_AMOUNT, _MOST_AMOUNT = 10**12, 1e-12, 1e24
@@ -328,8 +328,25 @@ class Measured(Fields):
     output_tokens_per_s: Amount | None = None
     ttft_ms: Amount | None = None
     tpot_ms: Amount | None = None
+    e2e_ms: Amount | None = None
+    """Mean time from the arrival of a request to its last token."""
+    e2e_p99_ms: Amount | None = None
     tokens_per_s_per_user: Amount | None = None
     """Throughput of one stream of answers on a machine that serves from SRAM."""
+
+
+class TrafficFields(Fields):
+    """Arrivals of requests, and options of the server that takes them."""
+
+    rate_per_s: Amount
+    """Requests a second."""
+    arrivals: Literal["poisson", "constant"] = "poisson"
+    """At random, or at equal intervals."""
+    num_prompts: Count | None = None
+    """Different prompts, each sent again and again; not stated: no prompt comes twice."""
+    most_sequences: Count | None = None
+    most_pass_tokens: Count | None = None
+    memory_share: Amount | None = None
 
 
 class Row(Fields):
@@ -375,6 +392,8 @@ class Row(Fields):
     shortest_share: Amount | None = None
     """Serving: lengths are drawn evenly between this share of the stated ones and all of them;
     not stated: all requests are equal."""
+    traffic: TrafficFields | None = None
+    """Serving: requests that arrive at a rate, whatever became of those before."""
     prompt_tokens: CountOrZero | None = None
     answer_tokens: CountOrZero | None = None
     drafts_tokens: bool = False
@@ -389,6 +408,11 @@ class Row(Fields):
     def is_serving(self) -> bool:
         """Whether requests were served; otherwise a model was trained."""
         return (self.prompt_tokens, self.answer_tokens) != (None, None) or self.is_one_user
+
+    @property
+    def has_rate(self) -> bool:
+        """Whether requests came at a rate, whatever became of those before."""
+        return self.traffic is not None
 
     @property
     def is_one_user(self) -> bool:
@@ -528,5 +552,5 @@ def _fault(place: str, wrong: Any, of_row: str) -> Fault:
 _PARTS_BY_FIELD: Mapping[str, type[BaseModel]] = {
     "source": Source, "model": ModelFields, "system": SystemFields, "strategy": StrategyFields,
     "precision": PrecisionFields, "optimizer": OptimizerFields, "software": SoftwareStack,
-    "measured": Measured,
+    "measured": Measured, "traffic": TrafficFields,
 }  # fmt: skip

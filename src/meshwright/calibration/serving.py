@@ -25,6 +25,7 @@ from meshwright.calibration.rows import (
     SystemFields,
 )
 from meshwright.calibration.sram import predict_sram
+from meshwright.calibration.traffic import predict_traffic
 from meshwright.catalog.calibration import load_calibration, load_serving, serving_record
 from meshwright.catalog.workloads import load_server
 from meshwright.search.intervals import Certainty, rates_of
@@ -169,8 +170,8 @@ def _predict_part(calibration: str, rows: Sequence[Row]) -> list[Prediction]:
     return PREDICTING[_kind(rows[0])](rows, calibration)
 
 
-def _kind(row: Row) -> tuple[bool, bool]:
-    return row.is_serving, row.is_one_user
+def _kind(row: Row) -> tuple[bool, bool, bool]:
+    return row.is_serving, row.is_one_user, row.has_rate
 
 
 def predict_served(rows: Sequence[Row], calibration: str) -> list[Prediction]:
@@ -207,9 +208,10 @@ def _predicted(rows: Sequence[Row], calibration: str) -> list[list[Prediction]]:
 
 
 PREDICTING = {
-    (False, False): predict, (True, False): predict_served, (True, True): predict_sram,
+    (False, False, False): predict, (True, False, False): predict_served,
+    (True, True, False): predict_sram, (True, False, True): predict_traffic,
 }  # fmt: skip
-"""Functions that predict rows: by whether they are of serving, and of one user."""
+"""Functions that predict rows: by whether they are of serving, of one user, and at a rate."""
 
 
 @dataclass(frozen=True)

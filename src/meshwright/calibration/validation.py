@@ -23,10 +23,11 @@ from meshwright.calibration.errors import (
     median_of_medians,
     memory_errors_by_group,
 )
-from meshwright.calibration.figures import Figures, figure_errors, figures_of
+from meshwright.calibration.figures import Figures, figure_errors, figures_of, one_figure
 from meshwright.calibration.prediction import Prediction
 from meshwright.calibration.rows import FROZEN, Row
 from meshwright.calibration.serving import server_name_of
+from meshwright.calibration.traffic import predict_times
 from meshwright.catalog.calibration import RowsErrorRecord
 
 VIEWS: dict[str, Callable[[Row], str]] = {
@@ -103,7 +104,7 @@ class Validation(Shown):
         "groups": "groups", "overall": "pooled", "rows": "row_errors", "bad_rows": "bad_rows",
         "without_effect": "without_effect",
         "memory": "memory", "inference": "inference",
-        "sram": "sram_errors",
+        "sram": "sram_errors", "traffic": "traffic_errors",
     }  # fmt: skip
     predictions: tuple[Prediction, ...]
     calibration: str
@@ -132,13 +133,23 @@ class Validation(Shown):
         return tuple(
             entry
             for entry in self.predictions
-            if entry.row.is_serving and not entry.row.is_one_user
+            if entry.row.is_serving and not (entry.row.is_one_user or entry.row.has_rate)
         )
 
     @property
     def sram(self) -> tuple[Prediction, ...]:
         """The figures of machines that serve from SRAM."""
         return tuple(entry for entry in self.predictions if entry.row.is_one_user)
+
+    @property
+    def traffic(self) -> tuple[Prediction, ...]:
+        """The rows of requests at a rate."""
+        return tuple(entry for entry in self.predictions if entry.row.has_rate)
+
+    @cached_property
+    def times(self) -> Mapping[str, Sequence[Prediction]]:
+        """Predictions of requests at a rate, by measured time."""
+        return predict_times(self.traffic, self.calibration)
 
     @property
     def frozen(self) -> tuple[Prediction, ...]:
@@ -148,7 +159,7 @@ class Validation(Shown):
     @property
     def _main(self) -> tuple[Prediction, ...]:
         seen = tuple(entry for entry in self.trained if entry.row.group not in FROZEN)
-        return seen or self.trained or self.served or self.sram
+        return seen or self.trained or self.served or self.sram or self.traffic
 
     @cached_property
     def overall(self) -> Errors:
@@ -234,3 +245,10 @@ class Validation(Shown):
     def sram_errors(self) -> Errors | None:
         """The errors of machines that serve from SRAM; None: there are no rows."""
         return errors_of(self.sram) if self.sram else None
+
+    @property
+    def traffic_errors(self) -> dict[str, FigureErrors] | None:
+        """The errors of requests at a rate, by measured time; None: there are no rows."""
+        if not self.traffic:
+            return None
+        return {name: one_figure(entries) for name, entries in self.times.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil, exp, log
@@ -98,6 +98,7 @@ def validation_page(found: Validation, others: Others | None = None) -> Page:
         Section("memory", "Is memory right?", list(_memory(found, record))),
         Section("choices", "Is the fastest plan found?", list(_choices(found))),
         Section("serving", "And of serving?", list(_serving(found, others))),
+        Section("traffic", "And of requests at a rate?", list(_traffic(found))),
         Section("sram", "And of machines that serve from SRAM?", list(_sram(found))),
         Section("refused", "Which rows are refused?", list(_refusals(found))),
         Section("unstated", "What do sources leave unstated?", list(_unstated(found))),
@@ -134,7 +135,10 @@ def documents(found: Validation, stem: str) -> dict[str, str]:
         First part of the file names.
     """
     files: dict[str, str] = {}
-    for rows, name in ((found.trained, stem), ((*found.served, *found.sram), f"{stem}_inference")):
+    for rows, name in (
+        (found.trained, stem),
+        ((*found.served, *found.traffic, *found.sram), f"{stem}_inference"),
+    ):
         if rows:
             part, asked = replace(found, predictions=rows), [entry.row for entry in rows]
             unnamed = part
@@ -614,6 +618,31 @@ def _plans(found: Validation) -> Iterator[Part]:
             "Plans of one model, chip, server and load: tokens/s a chip of the plan that is "
             "predicted best, below those of the plan measured best",
         )  # fmt: skip
+
+
+def _traffic(found: Validation) -> Iterator[Part]:
+    """Yield the errors of requests at a rate: of each time, then row by row."""
+    if not found.traffic:
+        return
+    yield Text("Answers of `serve --rate` beside measured times; no constant is fitted to these "
+               "rows.")  # fmt: skip
+    yield Table(("time", "rows [#]", *ERROR_HEAD, "inside [%]"),
+                [(name, *_figure(entries)) for name, entries in found.times.items()])  # fmt: skip
+    errors: dict[str, dict[str, float | None]] = defaultdict(dict)
+    for name, entries in found.times.items():
+        for entry in entries:
+            errors[entry.row.id][name] = entry.log_error
+    names = list(found.times)
+    rows: list[tuple[Cell, ...]] = []
+    for entry in found.traffic:
+        row, mine = entry.row, errors[entry.row.id]
+        rate = row.traffic.rate_per_s if row.traffic else None
+        known = [mine.get(name) for name in names]
+        rows.append((row.id, row.model.name, row.system.like, rate, *known, entry.detail))
+    yield Table(
+        ("row", "model", "system", "rate [1/s]", *(f"{name} [%]" for name in names), "refused"),
+        rows, "Errors of each row; below 0: predicted too slow",
+    )  # fmt: skip
 
 
 def _sram(found: Validation) -> Iterator[Part]:

@@ -108,8 +108,8 @@ def test_the_data_has_the_agreed_shape():
         "regret_mean",
     }  # fmt: skip
     assert set(data) == {"groups", "overall", "rows", "bad_rows", "without_effect", "memory",
-                         "inference", "sram"}  # fmt: skip
-    assert data["inference"] is data["sram"] is None
+                         "inference", "sram", "traffic"}  # fmt: skip
+    assert data["inference"] is data["sram"] is data["traffic"] is None
     assert set(data["groups"]["lab"]) == measures
     assert set(data["overall"]) == {*measures, "median_of_medians"}
     first, second, third = data["rows"]

@@ -179,7 +179,7 @@ def test_the_tables_are_those_of_their_sources(tmp_path, monkeypatch):
     monkeypatch.setattr("meshwright.calibration.rows.DATA", tmp_path)
     monkeypatch.setattr("sys.argv", ["normalise_measurements.py"])
     normalise_measurements.main()
-    for table in ("training", "serving", "sram"):
+    for table in ("training", "serving", "sram", "traffic"):
         made = (tmp_path / f"{table}.json").read_text(encoding="utf-8")
         assert made == (DATA / f"{table}.json").read_text(encoding="utf-8")
         assert set(json.loads(made)["parts"]) <= set(SHARED)

@@ -12,13 +12,14 @@ from meshwright.calibration.rows import (
     PrecisionFields,
     Row,
     SystemFields,
+    TrafficFields,
     published,
 )
 from meshwright.calibration.serving import predict_all
 
 PARTS = {
     "": Row, "model.": ModelFields, "system.": SystemFields, "optimizer.": OptimizerFields,
-    "precision.": PrecisionFields, "measured.": Measured,
+    "precision.": PrecisionFields, "measured.": Measured, "traffic.": TrafficFields,
 }  # fmt: skip
 ROWS_OF_SOURCE = 6
 

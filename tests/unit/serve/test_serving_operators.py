@@ -17,8 +17,8 @@ from meshwright.serve.operators import (
     experts_at_work,
     flops_per_score,
     forward_cost,
-    host_of_prompt_s,
     hit_fraction,
+    host_of_prompt_s,
     mean_keys_seen,
     product_compute_s,
 )

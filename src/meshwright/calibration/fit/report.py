@@ -113,7 +113,7 @@ def fitted(
     cluster
         Workers that price the rows.
     """
-    served = [row for row in rows if row.is_serving and not row.is_one_user]
+    served = [row for row in rows if row.is_serving and not (row.is_one_user or row.has_rate)]
     steps = predict([r for r in rows if not r.is_serving], UNCALIBRATED, is_placed=False)
     trained = usable(steps, cluster)
     unused = {
