@@ -104,7 +104,9 @@ ROWS: Final[Mapping[str, Row]] = {
         notes=("weights are stored as the activation type: packed ternary ones are not modelled",),
     ),
     "biogpt": Row(
-        ("BioGptForCausalLM",), CORE_KEYS | _TIED | {"intermediate_size": count(), "max_position_embeddings": count()},
+        ("BioGptForCausalLM",), CORE_KEYS | _TIED | {
+            "intermediate_size": count(), "max_position_embeddings": count(),
+        },
         "attention_probs_dropout_prob scale_embedding",
         norm="layer", gated=False, biases=("qkv", "output", "network"), spare_positions=2,
     ),
