@@ -104,7 +104,9 @@ ROWS: Final[Mapping[str, Row]] = {
         notes=("weights are stored as the activation type: packed ternary ones are not modelled",),
     ),
     "biogpt": Row(
-        ("BioGptForCausalLM",), CORE_KEYS | {"intermediate_size": count()} | _TIED,
+        ("BioGptForCausalLM",), CORE_KEYS | _TIED | {
+            "intermediate_size": count(), "max_position_embeddings": count(),
+        },
         "attention_probs_dropout_prob scale_embedding",
         norm="layer", gated=False, biases=("qkv", "output", "network"), spare_positions=2,
     ),
@@ -112,7 +114,8 @@ ROWS: Final[Mapping[str, Row]] = {
     "dots1": Row(
         ("Dots1ForCausalLM",),
         STATED_KV_KEYS | _BIAS | _ROUTED | _GROUPS | {
-            "n_shared_experts": count_or_none(), "first_k_dense_replace": _FIRST_DENSE,
+            "n_shared_experts": count_or_none(),
+            "first_k_dense_replace": count_or_zero(0, rule=("at_most", "num_hidden_layers")),
             "layer_types": layer_types(FULL, SLIDING), "sliding_window": window_or_none(),
         },
         f"{_ROUTING} max_window_layers moe_layer_freq topk_method",
@@ -159,7 +162,7 @@ ROWS: Final[Mapping[str, Row]] = {
     "granite_docling_text": Row((), GROUPED_KEYS | _BOTH_BIASES, _SCALES),
     "granite_swa": Row(
         ("GraniteSWAForCausalLM",),
-        GROUPED_KEYS | _BOTH_BIASES | _WINDOWS | _TIED | {"sliding_window": count(128)},
+        STATED_KV_KEYS | _BOTH_BIASES | _WINDOWS | _TIED | {"sliding_window": count(128)},
         f"{_SCALES} layer_rope_theta", sinks=True,
     ),
     "granitemoe": Row(("GraniteMoeForCausalLM",), _GRANITE_MOE, _SCALES),
@@ -180,7 +183,7 @@ ROWS: Final[Mapping[str, Row]] = {
         ("HYV3ForCausalLM",),
         STATED_KV_KEYS | _BOTH_BIASES | _EXPERTS | _NETWORKS | {
             "moe_intermediate_size": count(), "num_shared_experts": count_or_zero(1),
-            "first_k_dense_replace": _FIRST_DENSE,
+            "first_k_dense_replace": _FIRST_DENSE, "head_dim": count(128),
         },
         "enable_moe_fp32_combine router_scaling_factor route_norm", qk_norm="head",
         router_bias=True,
@@ -198,7 +201,8 @@ ROWS: Final[Mapping[str, Row]] = {
     ),
     "laguna": Row(
         ("LagunaForCausalLM",),
-        STATED_KV_KEYS | _BIAS | _EXPERTS | _NETWORKS | _WINDOWS | {
+        STATED_KV_KEYS | _BIAS | _EXPERTS | _WINDOWS | {
+            "mlp_layer_types": layer_types("dense", "sparse", required=True),
             "moe_intermediate_size": count(), "shared_expert_intermediate_size": count(),
             "equal_heads": ConfigKey("counts", None, names=("num_attention_heads_per_layer",)),
             "gating": flag(True),

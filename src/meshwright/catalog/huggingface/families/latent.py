@@ -300,7 +300,7 @@ _LINEAR_KEYS = {
     | {
         **expert_keys(chosen=("num_experts_per_token", "num_experts_per_tok")),
         "q_lora_rank": count_or_none(),
-        "n_shared_experts": count_or_none(names=("num_shared_experts",)),
+        "n_shared_experts": count_or_none(default=1, names=("num_shared_experts",)),
         "n_group": count_or_none(names=("num_expert_group",)),
         "first_k_dense_replace": count_or_zero(1, rule=("at_most", "num_hidden_layers")),
         "moe_layer_freq": count(1, most=1),
