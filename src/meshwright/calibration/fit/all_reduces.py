@@ -23,7 +23,7 @@ OF_KERNELS = (
     Free("two_shot_start_s", 1e-5, 1.0, 1e-6, 1e-4),
     Free("shot_link_share", 0.6, 0.5, 0.1, 1.0),
 )
-"""Of kernels that servers bring along."""
+"""Constants of kernels that servers bring along."""
 OF_LIBRARY = (Free("collective_rate_share", 0.8, 0.5, 0.2, 1.2),)
 
 
