@@ -91,7 +91,8 @@ def forward_kernels(graph: DataflowGraph) -> tuple[int, ...] | None:
         if kernel.phase is Phase.FORWARD and read.source in graph.inputs
     }
     forward = {k.name: n for n, k in enumerate(graph.kernels) if k.phase is Phase.FORWARD}
-    known, found = first | forward, []
+    known = first | forward
+    found: list[int] = []
     for number, kernel in enumerate(graph.kernels):
         words = kernel.name.split(".grad")
         named = (".grad".join(words[:count]) for count in range(len(words) - 1, 0, -1))
