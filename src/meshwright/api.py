@@ -1183,7 +1183,7 @@ def sweep(asked: ask.Sweep, call: Call) -> SweepAnswer:
     from meshwright.sweep.choice import choices, objective_of
     from meshwright.sweep.front import front_names, front_of, run_front
     from meshwright.sweep.questions import QUESTIONS, checked, results_of
-    from meshwright.sweep.results import cells_of, records, sweep_csv
+    from meshwright.sweep.results import cells_of, sweep_csv
     from meshwright.sweep.run import load_sweep
     from meshwright.sweep.run import run as run_points
     from meshwright.sweep.stores import open_store
@@ -1231,13 +1231,13 @@ def sweep(asked: ask.Sweep, call: Call) -> SweepAnswer:
         _write(asked, "csv", sweep_csv(swept))
     if asked.picture is not None and stated.heat_map is not None:
         _write(asked, "picture", heat_svg(cells_of(stated, stated.heat_map, swept)))
-    chosen = () if objective is None else tuple(choices(objective, stated, records(swept)))
+    chosen = () if objective is None else tuple(choices(objective, stated, swept.records))
     warnings = (*cluster.warnings, *way_on(swept, store.place))
-    front = tuple(front_of(names, records(swept))) if names else ()
+    front = tuple(front_of(names, swept.records)) if names else ()
     found = SweepAnswer(stated, swept, chosen, version(), call.command, warnings, front)
     if asked.report is not None and is_page:
         found.report(asked.report, force=asked.force)
-    else:
+    elif asked.report is not None:
         from meshwright.view.markdown import markdown_of
 
         _write_documents(asked, "report", partial(markdown_of, found.page(), without=("points",)))

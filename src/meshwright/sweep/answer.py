@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 from meshwright.base.records import Rows, Shown
 from meshwright.spec.sweep import SweepSpec
 from meshwright.sweep.choice import Choice
-from meshwright.sweep.results import records
 from meshwright.sweep.run import Swept
 from meshwright.view.words import counted
 
@@ -37,11 +36,11 @@ class SweepAnswer(Shown):
     @property
     def records(self) -> Sequence[Mapping[str, Any]]:
         """Varied fields and results of each point, by name; ``status`` is how it ended."""
-        return records(self.swept)
+        return self.swept.records
 
     def rows(self) -> Rows:
         """Return the points with their results."""
-        return records(self.swept)
+        return self.swept.records
 
 
 def way_on(swept: Swept, place: object) -> tuple[str, ...]:

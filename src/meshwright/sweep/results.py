@@ -18,20 +18,10 @@ from meshwright.sweep.quantities import QUANTITIES, field_of
 from meshwright.sweep.run import Swept
 from meshwright.view.heat_map import HeatCells
 
-WAITING = "not asked yet"
-
-
-def records(swept: Swept) -> list[dict[str, Any]]:
-    """Return each point with its result."""
-    return [
-        {**point, **(result if result is not None else {"status": WAITING})}
-        for point, result in zip(swept.points, swept.results, strict=True)
-    ]
-
 
 def sweep_csv(swept: Swept) -> str:
     """Return all points and results with a head line."""
-    rows = records(swept)
+    rows = swept.records
     names = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, names, lineterminator="\n")
@@ -83,7 +73,7 @@ TOLD = {"highest": "highest", "lowest": "lowest", "mean": "mean", "p10": "reache
 def _misfits(shown: HeatMap, swept: Swept) -> set[tuple[str, str]]:
     """Return the cells without any point that fits."""
     ends: dict[tuple[str, str], set[str]] = {}
-    for row in records(swept):
+    for row in swept.records:
         ends.setdefault((str(row[shown.rows]), str(row[shown.columns])), set()).add(row["status"])
     return {cell for cell, found in ends.items() if found == {"nothing fits"}}
 
@@ -114,7 +104,7 @@ def _values(
     shown: HeatMap, swept: Swept, others: list[str]
 ) -> Iterator[tuple[tuple[str, str], float, str]]:
     """Yield the cell of each point with a value, the value, and the other fields."""
-    for row in records(swept):
+    for row in swept.records:
         counts = shown.better in ("mean", "p10") and row["status"] == "nothing fits"
         value = 0.0 if counts else row.get(shown.shows)
         if isinstance(value, int | float):
@@ -125,7 +115,7 @@ def _values(
 def counts_of(swept: Swept) -> Mapping[str, int]:
     """Return the number of points of each status."""
     found: dict[str, int] = {}
-    for row in records(swept):
+    for row in swept.records:
         found[row["status"]] = found.get(row["status"], 0) + 1
     return found
 

@@ -12,11 +12,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 from math import inf
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from meshwright.base.cluster import HERE, Cluster, Failed, answers
 from meshwright.base.files import opened
@@ -25,6 +26,7 @@ from meshwright.spec.sweep import SweepSpec, Value
 from meshwright.sweep.stores import FAILED, Result, Store
 
 Point = Mapping[str, Value]
+WAITING = "not asked yet"
 
 
 def load_sweep(path: Path) -> SweepSpec:
@@ -102,6 +104,12 @@ class Swept:
     """Results of the points; None where an interrupt came first."""
     num_new: int
     """Number of points without a result in the file."""
+
+    @cached_property
+    def records(self) -> Sequence[Mapping[str, Any]]:
+        """Each point with its result."""
+        return [{**point, **(result if result is not None else {"status": WAITING})}
+                for point, result in zip(self.points, self.results, strict=True)]  # fmt: skip
 
     @property
     def num_points(self) -> int:

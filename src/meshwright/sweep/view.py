@@ -22,7 +22,6 @@ from meshwright.sweep.results import (
     part_of,
     ratios,
     reasons,
-    records,
 )
 from meshwright.sweep.run import Swept
 from meshwright.view import charts
@@ -39,10 +38,11 @@ MOST_ROWS, MOST_SHOWN = 1000, 10
 def sweep_page(answer: SweepAnswer) -> Page:
     """Return the page of a sweep."""
     sweep, swept = answer.asked, answer.swept
-    found = records(swept)
+    found = swept.records
     every = [*answer.chosen, *_chosen(sweep, found)]
+    maps = list(_map_parts(sweep, swept))
     sections = (
-        Section("map", "How does it vary?", list(_map_parts(sweep, swept))),
+        Section("map", "How does it vary?", maps),
         Section(
             "best",
             "Which points are best?",
@@ -59,7 +59,7 @@ def sweep_page(answer: SweepAnswer) -> Page:
     return Page(
         title=f"Sweep: {sweep.name}",
         subtitle=f"{counted(len(found), 'point')}: {varied}" + (f"; {fixed}" if fixed else ""),
-        tiles=list(_tiles(sweep, swept, found, every)),
+        tiles=list(_tiles(sweep, swept, found, every, maps)),
         sections=[section for section in sections if section.parts],
         warnings=answer.warnings,
         command=answer.command,
@@ -93,8 +93,9 @@ def _point(sweep: SweepSpec, record: Record) -> str:
 
 
 def _tiles(
-    sweep: SweepSpec, swept: Swept, found: Sequence[Record], every: Sequence[Choice]
-) -> Iterator[Tile]:
+    sweep: SweepSpec, swept: Swept, found: Sequence[Record], every: Sequence[Choice],
+    maps: Sequence[Part],
+) -> Iterator[Tile]:  # fmt: skip
     counts = counts_of(swept)
     ended = ", ".join(f"{number:,} {status}" for status, number in counts.items())
     num_reused = sum(result not in (None, BEATEN) for result in swept.results) - swept.num_new
@@ -123,7 +124,7 @@ def _tiles(
         reason, number = next(iter(why.items()))
         yield Tile("Why have the others none?", f"{reason} ({number:,})", "", "counts",
                    label="lacking")  # fmt: skip
-    drawn = [(part, part.table) for part in _map_parts(sweep, swept)
+    drawn = [(part, part.table) for part in maps
              if isinstance(part, Chart) and part.table is not None]  # fmt: skip
     if sweep.heat_map is not None and drawn:
         chart, table = drawn[0]
@@ -148,7 +149,7 @@ def _map_parts(sweep: SweepSpec, swept: Swept) -> Iterator[Part]:
             part = part_of(swept, report.each, value)
             yield from _map(sweep.model_copy(update={"name": str(value)}), shown, part)
     if sweep.heat_map is None and not of_report:
-        names = _shown(sweep, records(swept))
+        names = _shown(sweep, swept.records)
         yield from _varied(sweep, swept, names[0]) if names else ()
     for shown in maps:
         yield from _map(sweep, shown, swept)
@@ -158,7 +159,7 @@ def _varied(sweep: SweepSpec, swept: Swept, name: str) -> Iterator[Chart]:
     """Yield a chart of a result over the two sides with most values, or over the only one."""
     sides = sorted(sweep.sides, key=lambda side: -len(sweep.sides[side]))
     if len(sides) == 1:
-        yield from _bars(sides[0], name, records(swept))
+        yield from _bars(sides[0], name, swept.records)
         return
     better: Better = "lowest" if QUANTITIES[name].is_less_better else "highest"
     shown = HeatMap(rows=sides[0], columns=sides[1], shows=name, better=better)

@@ -21,7 +21,7 @@ from meshwright.cli.main import main
 from meshwright.spec.sweep import HeatMap, SweepSpec
 from meshwright.sweep.answer import way_on
 from meshwright.sweep.questions import QUESTIONS, checked
-from meshwright.sweep.results import cells_of, counts_of, records, sweep_csv
+from meshwright.sweep.results import cells_of, counts_of, sweep_csv
 from meshwright.sweep.run import far_apart, key_of, points_of, run
 from meshwright.sweep.stores import SqliteStore
 from meshwright.view.heat_map import heat_spec, heat_svg
@@ -70,7 +70,7 @@ def test_what_is_known_is_not_asked_again(tmp_path):
     with SqliteStore(path) as store:
         whole = run("plan", answer, points, store, version="1")
     assert (whole.is_complete, whole.num_new) == (True, 2)
-    assert records(whole)[4]["step_time_s"] == 16 + ord("b")
+    assert whole.records[4]["step_time_s"] == 16 + ord("b")
     with SqliteStore(path) as store:
         assert run("plan", answer, points, store, version="2").num_new == 6
 
@@ -106,7 +106,7 @@ def test_several_processes_find_the_same():
     with SqliteStore(None) as one, SqliteStore(None) as other, LocalProcesses(2) as cluster:
         alone = run("plan", answer, points, one, version="1")
         together = run("plan", answer, points, other, version="1", cluster=cluster)
-    assert records(alone) == records(together)
+    assert alone.records == together.records
 
 
 def test_cells_hold_the_better_value_and_what_gave_it():
