@@ -40,7 +40,7 @@ class SweepAnswer(Shown):
 
     def rows(self) -> Rows:
         """Return the points with their results."""
-        return self.swept.records
+        return list(self.swept.records)
 
 
 def way_on(swept: Swept, place: object) -> tuple[str, ...]:

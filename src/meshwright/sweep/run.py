@@ -106,7 +106,7 @@ class Swept:
     """Number of points without a result in the file."""
 
     @cached_property
-    def records(self) -> Sequence[Mapping[str, Any]]:
+    def records(self) -> list[dict[str, Any]]:
         """Each point with its result."""
         return [{**point, **(result if result is not None else {"status": WAITING})}
                 for point, result in zip(self.points, self.results, strict=True)]  # fmt: skip
