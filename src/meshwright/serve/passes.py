@@ -603,7 +603,6 @@ def piece_cost(
     dispatches = [
         call for call in calls if call.axis == "ep" and "routed_tokens" in call.tensor.dims
     ]
-    links, experts = collectives.network.at_full_rate.links("ep"), problem.deduplicated_experts
     experts = problem.deduplicated_experts
     links = collectives.network.at_full_rate.links("ep") if dispatches else None
     if links is not None and experts is not None:
