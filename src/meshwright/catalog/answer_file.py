@@ -135,9 +135,10 @@ class AnswerFile(Generic[Answer]):
         """Refuse an answer about other work in one line, not field by field."""
         work = data.get("workload")
         kind = work.get("kind", "training") if isinstance(work, Mapping) else None
+        path, kind = ("traffic", "traffic") if "traffic" in data else ("workload.kind", kind)
         if self.workloads and isinstance(kind, str) and kind not in self.workloads:
             known = " or ".join(self.workloads)
-            fault = Fault("workload.kind", f"this is a plan of {kind}", f"a plan of {known}")
+            fault = Fault(path, f"this is a plan of {kind}", f"a plan of {known}")
             raise SpecError(fault, origin=origin)
 
     def save(self, answer: Answer, path: str | Path, *, force: bool = False) -> None:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 import meshwright as mw
-from meshwright.base.errors import UnsupportedError
+from meshwright.base.errors import SpecError, UnsupportedError
 from meshwright.frameworks.deployment import served
 
 DATA = Path(__file__).parents[2] / "data"
@@ -158,3 +158,5 @@ def test_an_answer_of_traffic_is_read_as_it_was_written(traffic, tmp_path):
     found = mw.serve("llama3.1-8b", **TRAFFIC, out=str(path))
     assert mw.load(path) == found
     assert mw.export(str(path), "vllm", print=True) == served(found, "vllm")
+    with pytest.raises(SpecError, match=r"a plan of traffic.*a plan of training"):
+        mw.explain(str(path))

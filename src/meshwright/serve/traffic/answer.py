@@ -141,4 +141,4 @@ class TrafficPlan(Shown):
         return [fleet.as_row() for fleet in (self.best, *self.others)]
 
 
-TRAFFIC_FILE = AnswerFile(TrafficPlan, with_defaults=True)
+TRAFFIC_FILE = AnswerFile(TrafficPlan, with_defaults=True, workloads=("traffic",))
