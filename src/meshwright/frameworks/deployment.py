@@ -160,6 +160,9 @@ def _manifests(kinds: Sequence[Workers], files: dict[str, str], target: str) -> 
         "set MODEL to the weights: a folder of an image or a volume, or a name of Hugging Face",
         f"then: kubectl apply -f {target}.k8s.yaml; the benchmark waits for the servers",
     ]
+    vendor = kinds[0].system.chip.vendor
+    if vendor != "NVIDIA":
+        comments.append(f"set IMAGE to one that holds the server for chips of {vendor}")
     if kinds[0].role:
         comments.append("set ROUTER to the router of both kinds of workers, of your choice")
     if any(one.num_hosts > 1 for one in kinds):
@@ -167,10 +170,10 @@ def _manifests(kinds: Sequence[Workers], files: dict[str, str], target: str) -> 
     return manifest_text([f"# {on_one_line(line)}" for line in comments], manifests)
 
 
-def _image(target: str) -> str:
-    """Return the image of a server, of the version that was written."""
+def _image(target: str, vendor: str = "NVIDIA") -> str:
+    """Return the image of a server, of the version that was written; known for CUDA alone."""
     server = SERVERS[target]
-    return f"{server.image}:{server.tag}"
+    return f"{server.image}:{server.tag}" if vendor == "NVIDIA" else "IMAGE"
 
 
 def _workers(one: Workers, name: str, config: str, target: str) -> Manifest:
@@ -181,11 +184,12 @@ def _workers(one: Workers, name: str, config: str, target: str) -> Manifest:
             f"{server.table.written}: mpirun starts a worker of {hosts} hosts, which no pod has"
         )
     start = f"exec bash {FOLDER}/{_script_name(one, target)} --host 0.0.0.0 --port {server.port}"
-    devices = {RESOURCES[one.system.chip.vendor]: one.num_devices // hosts}
+    vendor = one.system.chip.vendor
+    devices = {RESOURCES[vendor]: one.num_devices // hosts}
     weights = {"env": [{"name": "MODEL", "value": "MODEL"}]}
 
     def each(before: str, more: dict[str, object]) -> dict[str, object]:
-        ran = container(target, _image(target), before + start, devices=devices, more=more)
+        ran = container(target, _image(target, vendor), before + start, devices=devices, more=more)
         return pod(config, ran)
 
     first = {**weights, **answers_at(server.port)}

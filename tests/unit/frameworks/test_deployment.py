@@ -144,6 +144,15 @@ def test_workers_of_both_kinds_have_addresses_of_their_own():
     assert {"name": "BASE_URL", "value": "http://ROUTER"} in measures["env"]
 
 
+def test_other_chips_have_resources_of_their_own_and_an_image_that_is_chosen():
+    found = mw.serve("llama3-8b", on="2xMI300X", batch=32, context="2k", framework="vllm")
+    files = served(found, "vllm", "kubernetes")
+    (container,) = manifests_of(files)[0]["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "IMAGE"
+    assert list(container["resources"]["limits"]) == ["amd.com/gpu"]
+    assert "set IMAGE to one that holds the server for chips of AMD" in files["vllm.k8s.yaml"]
+
+
 def test_what_no_cluster_starts_is_refused(traffic):
     with pytest.raises(UnsupportedError, match="servers are started by kubernetes"):
         served(traffic, "vllm", "slurm")

@@ -308,20 +308,19 @@ def _attentions(row: Row, fields: Config, num_layers: int) -> list[AttentionSpec
     if "equal_heads" in fields.keys and (heads := fields.listed("equal_heads")) is not None:
         usual = fields.count("num_attention_heads")
         fields.require(set(heads) <= {usual}, "equal_heads", f"differs from {usual} in a layer")
-    inner, all_of_them = _is_on(fields, "attention_bias", "use_bias"), row.biases
+    has_bias = _is_on(fields, "attention_bias", "use_bias")
     has_norm = "use_qk_norm" not in fields.keys or fields.flag("use_qk_norm")
     full = attention_of(
-        fields, qkv_bias=inner or "qkv" in all_of_them,
-        output_bias=(inner and not row.bias_on_inputs) or "output" in all_of_them,
+        fields, qkv_bias=has_bias or "qkv" in row.biases,
+        output_bias=(has_bias and not row.bias_on_inputs) or "output" in row.biases,
         qk_norm=row.qk_norm if has_norm else "none", sinks=row.sinks, output_gate=row.output_gate,
     )  # fmt: skip
     if "sliding_window" not in fields.keys:
         return [full] * num_layers
-    window, stated = fields.window("sliding_window"), None
+    window = fields.window("sliding_window")
     if "layer_types" not in fields.keys:
         return [full.model_copy(update={"window": window})] * num_layers
-    stated = fields.listed("layer_types")
-    kinds = stated or [
+    kinds = fields.listed("layer_types") or [
         SLIDING if row.period and (place + 1) % row.period else FULL for place in range(num_layers)
     ]
     near = full.model_copy(update={"window": window})
