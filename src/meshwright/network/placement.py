@@ -192,7 +192,7 @@ class Ranks:
 
     def place(self, axis: str) -> AxisPlace:
         """Return the place of an axis, or of several (``a*b``): all that decides its groups."""
-        return AxisPlace((self._blocks(axis), self._used), self)
+        return AxisPlace((self._blocks(axis), self.lines, self._used), self)
 
     def visit(self, axis: str, *, closes: bool, is_side_by_side: bool = False) -> IntArray:
         """Return the positions of an axis in its block, in an order that goes along neighbours.

@@ -600,10 +600,12 @@ def _played(
     launch_s = float(np.asarray(problem.calibration.collective_launch_s))
     exchanges = Exchanges(plan_options, network, price.ranks, bare, launch_s)
     # Devices differ in speed and work: seconds are columns with a row for each, slowest first.
+    # All stream the tensors that the last one is fastest with.
     kinds, speed = _kinds(price, physical.num_devices)
+    paced = problem.at_pace(price.work.pace, price.work.most_work, price.work.states)
     passes = _columns(
         [
-            _passes(problem, plan_options, network, problem.rates_at(pace, work))
+            _passes(paced, plan_options, network, problem.rates_at(pace, work))
             for pace, work in kinds
         ],
         [work > LEAST_WORK for _, work in kinds],
