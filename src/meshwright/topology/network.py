@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, IntArray
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray
 from meshwright.base.registry import Registry
 from meshwright.spec.system import ABOUT_ONE, ERROR_CORRECTED_LATENCY_S
 
@@ -68,6 +68,23 @@ class Network:
         order = np.argsort(self.source, kind="stable")
         counts = np.bincount(self.source, minlength=self.num_nodes)
         return np.concatenate(([0], np.cumsum(counts))), order
+
+    @cached_property
+    def next_to_faults(self) -> BoolArray:
+        """Whether each device has a link slower than its level, or lacks one of a grid."""
+        best = np.zeros(int(self.level.max(initial=-1)) + 1)
+        np.maximum.at(best, self.level, self.bandwidth_bytes_per_s)
+        is_slow = self.bandwidth_bytes_per_s < best[self.level]
+        ends = np.concatenate([self.source[is_slow], self.target[is_slow]])
+        found = np.zeros(self.num_nodes, dtype=bool)
+        found[ends] = True
+        number = np.arange(self.num_devices).reshape(self.grid_shape or (1, -1))
+        for side in range(number.ndim if self.grid_shape else 0):
+            in_line = np.moveaxis(number, side, 0)
+            pairs = np.stack([in_line[:-1].ravel(), in_line[1:].ravel()], axis=1)
+            gone = [pair for pair in pairs.tolist() if tuple(pair) not in self.link_between]
+            found[np.array(gone, dtype=np.int64).ravel()] = True
+        return found[: self.num_devices]
 
     def without(
         self, dead_devices: Iterable[int] = (), dead_links: Iterable[tuple[int, int]] = ()

@@ -52,14 +52,16 @@ class InFlight(NamedTuple):
 
 
 def in_flight(
-    part_s: FloatArray, alone_s: FloatArray, background_s: FloatArray, wait_s: float = 0.0
-) -> InFlight:
+    part_s: FloatArray, alone_s: FloatArray, background_s: FloatArray, wait_s: float = 0.0,
+    first_s: float = 0.0,
+) -> InFlight:  # fmt: skip
     """Return the part of a pass during which background traffic is in flight.
 
     A link that messages use for a of the t seconds of a part leaves t - a to the background, which
     needs b of it. So it is in flight for f = b / sum(t - a) of the pass, on the link with the most.
     Above 1 the rest, (1 - 1/f) b, comes behind the pass. Three parts of 4 s whose messages take 3 s
-    leave 3 s: 1.5 s of background are in flight for half of the pass, and of 4 s one is left.
+    leave 3 s: 1.5 s of background are in flight for half of the pass, and of 4 s one is left; two
+    where they begin only after 4 s.
 
     Parameters
     ----------
@@ -71,13 +73,16 @@ def in_flight(
         Busy time of each link by the background, (links,) [s].
     wait_s
         Further time of the background in which it uses no link [s].
+    first_s
+        Time of the pass until the background begins [s].
     """
     total_s = float(part_s.sum())
     free_s = np.maximum(total_s - alone_s.sum(axis=0), 1e-300)
     on_links = float((background_s / free_s).max(initial=0.0))
     share = on_links + wait_s / max(total_s, 1e-300)
     whole_s = float(background_s.max(initial=0.0)) + wait_s
-    left_s = whole_s * max(0.0, 1.0 - 1.0 / max(share, 1e-300))
+    room = max(1.0 - first_s / max(total_s, 1e-300), 0.0)
+    left_s = whole_s * max(0.0, 1.0 - room / max(share, 1e-300))
     return InFlight(on_links / max(share, 1.0), min(share, 1.0), left_s)
 
 

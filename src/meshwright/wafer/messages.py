@@ -323,6 +323,9 @@ class PassWindow:
     """Data-parallel messages."""
     data_share: float
     """Share of the micro-batches with data-parallel messages in this pass [1]."""
+    first_s: float
+    """Computation of the head, before the first gradients leave a backward pass; 0 where parameters
+    come from its start [s]."""
 
 
 @dataclass(frozen=True)
@@ -333,6 +336,7 @@ class Window:
     backward: PassWindow
     between: Sent
     """Messages to the next stage and to the one before."""
+    num_micro_batches: float
 
 
 def stage_windows(
@@ -377,6 +381,7 @@ def stage_windows(
             )
             for is_forward in (True, False)
         ]
+        head_s = counts[-1] * _pass_s(pieces[-1], paced.rates, is_forward=False)
         places = {row: place for place, row in enumerate(rows)}
         of_layers = [_of_rows(each, len(rows)) for each in columns]
         for plan_options, own in members.items():
@@ -399,10 +404,11 @@ def stage_windows(
                         number_at(seconds[way], places[row]),
                         of_data[way][place],
                         1.0 if each[way] else 1.0 / number_at(number, place),
+                        number_at(head_s, places[row]) if way and not drops else 0.0,
                     )
                     for way in (0, 1)
                 )
-                found[row] = Window(forward, backward, between[place])
+                found[row] = Window(forward, backward, between[place], number_at(number, place))
     return [found[row] for row in range(len(option_sets))]
 
 

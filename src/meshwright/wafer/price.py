@@ -31,15 +31,8 @@ from meshwright.sharding.strategy import (
 from meshwright.spec.system import SystemSpec
 from meshwright.topology.levels import network_of
 from meshwright.topology.network import Network
-from meshwright.wafer.contention import (
-    ONE_PACE,
-    Contention,
-    Paces,
-    RowGroups,
-    StagePass,
-    axis_loads,
-    contention,
-)
+from meshwright.wafer.contention import Contention, contention
+from meshwright.wafer.loads import RowGroups, axis_loads
 from meshwright.wafer.messages import (
     DATA_AXES,
     EXPERT_DATA_AXES,
@@ -47,7 +40,9 @@ from meshwright.wafer.messages import (
     stage_windows,
     step_messages,
 )
+from meshwright.wafer.passes import PipelineShape, StagePass
 from meshwright.wafer.power import DieEnergy, die_energy, least_regional_s
+from meshwright.wafer.teams import ONE_TEAM, teams_of
 
 YIELDING = (*DATA_AXES, *EXPERT_DATA_AXES, "pp")
 """Axes that overlap with the computation of a whole stage, and leave the links to its streams."""
@@ -221,29 +216,15 @@ def _contentions(
             [*back.messages, *back.data, *window.between], plan_options, groups, ranks, row,
             forward=[*ahead.messages, *ahead.data], yielding=YIELDING,
         )  # fmt: skip
-        passes = (
-            StagePass(ahead.compute_s, ahead.data_share),
-            StagePass(back.compute_s, back.data_share),
-        )
-        paces = paces_of(ranks, works[row], physical) if works else ONE_PACE
+        first, last = (StagePass(w.compute_s, w.data_share, w.first_s) for w in (ahead, back))
         found.append(
-            contention(list(loads), physical, is_routed=is_routed, passes=passes, paces=paces)
-        )
+            contention(
+                list(loads), physical, is_routed=is_routed, passes=(first, last),
+                shape=PipelineShape.of(window.num_micro_batches, take(network.strategy, [row])),
+                teams=teams_of(ranks, works[row], physical) if works else ONE_TEAM,
+            )
+        )  # fmt: skip
     return found
-
-
-def paces_of(ranks: Ranks, work: SharedWork, physical: Network) -> Paces:
-    """Return the paces of data-parallel replicas; one where all have equal work."""
-    if work.is_equal and not np.ptp(work.speed):
-        return ONE_PACE
-    busy_s = work.share / np.maximum(work.speed, 1e-9)
-    inner = tuple(n for n, axis in enumerate(ranks.axes) if not axis.startswith("dp_"))
-    of_rank = np.broadcast_to(busy_s.max(axis=inner, keepdims=True), busy_s.shape)
-    of_rank = np.round(of_rank / of_rank.max(), 6)
-    share, number = np.unique(of_rank, return_inverse=True)
-    of_device = np.zeros(physical.num_devices, dtype=np.int64)
-    np.maximum.at(of_device, ranks.device.ravel(), number.ravel())
-    return Paces(of_device, share)
 
 
 def ranks_of(

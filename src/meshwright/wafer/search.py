@@ -26,8 +26,8 @@ from meshwright.sharding.strategy import AXES, EXPERT_AXES, Offload, PlanOptions
 from meshwright.topology.network import Network
 from meshwright.train.answer import Candidate, HotLink, Placement
 from meshwright.train.price import candidate_of
-from meshwright.wafer.contention import PROVEN
 from meshwright.wafer.messages import HeldParams
+from meshwright.wafer.passes import PROVEN
 from meshwright.wafer.power import temperature_celsius
 from meshwright.wafer.price import (
     PlacedPrice,

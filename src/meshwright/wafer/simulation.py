@@ -43,7 +43,7 @@ from meshwright.streams.forms import streams
 from meshwright.topology.network import Network
 from meshwright.train.answer import Plan
 from meshwright.wafer.answer import SimulatedPlan, SimulatedStep
-from meshwright.wafer.contention import (
+from meshwright.wafer.loads import (
     RowGroups,
     joins_grids,
     message_pattern,
@@ -322,12 +322,17 @@ class _StepBuilder:
         runs = list(enumerate(work.runs[stage][task.chunk]))
         if task.kind is TaskKind.BACKWARD_WEIGHT:
             # The weight gradients that were put off.
+            sent = []
             for _, run in reversed(runs):
                 self._run(task.kind, run, stage, [], [])
                 if work.overlaps_data:
-                    self._data(self._sums(run, task.micro_batch), run, stage, 1.0, [self.last])
+                    sums = self._sums(run, task.micro_batch)
+                    sent += self._data(sums, run, stage, 1.0, [self.last])
         else:
-            self._pass(task, runs)
+            sent = self._pass(task, runs)
+        if sent:
+            # Gradients that leave in a backward pass have come before the next pass begins.
+            self._wait_for(self.exchanges.stages[stage], sent)
         if task.receiver != NONE and work.send is not None:
             self._hand_on(number, stage, task.receiver % len(work.runs), work.send)
         if not work.overlaps_data and task.kind in (TaskKind.BACKWARD, TaskKind.BACKWARD_WEIGHT):
@@ -342,8 +347,9 @@ class _StepBuilder:
             if sent:
                 self._wait_for(self.exchanges.stages[stage], sent)
 
-    def _pass(self, task: PassTask, runs: Sequence[tuple[int, LayerRun]]) -> None:
-        """Enumerate one pass of a micro-batch through the runs of a chunk."""
+    def _pass(self, task: PassTask, runs: Sequence[tuple[int, LayerRun]]) -> Waits:
+        """Enumerate one pass of a micro-batch through the runs of a chunk; return its gradients."""
+        sent: Waits = []
         overlaps_data, is_forward = self.work.overlaps_data, task.kind is TaskKind.FORWARD
         stage = task.stage
         waits = [self.sent.pop(task.sender)] if task.sender in self.sent else []
@@ -360,14 +366,15 @@ class _StepBuilder:
             first, rest = self._gather(messages, run, stage, [begun])
             share = self._share_of_first(run)
             if overlaps_data:
-                self._data(sums, run, stage, 1.0 - share, [self.last])
+                sent += self._data(sums, run, stage, 1.0 - share, [self.last])
             arrived = self._handed(run.arrives if is_forward else run.arrives_again)
             self._run(task.kind, run, stage, waits + arrived + known[0] + first, known[1] + rest)
             if not is_forward and run.returns:
                 self._wait_for(self.exchanges.stages[stage], self._handed(run.returns))
             if overlaps_data:
-                self._data(sums, run, stage, share, [self.last])
+                sent += self._data(sums, run, stage, share, [self.last])
             waits = []
+        return sent
 
     def _run(self, kind: TaskKind, run: LayerRun, stage: int, waits: Waits, at_end: Waits) -> None:
         """Enumerate one run in one direction; messages of ``at_end`` arrive before it ends."""

@@ -11,6 +11,7 @@ import numpy as np
 from meshwright.base.arrays import FloatArray, IntArray, column
 from meshwright.base.errors import InfeasibleError
 from meshwright.cost.communication import OPEN
+from meshwright.cost.pipeline import micro_batches
 from meshwright.cost.problem import MOST_DEVICES, Mapper, Problem
 from meshwright.cost.step import price_each
 from meshwright.network.blocks import sequential_shapes
@@ -21,8 +22,10 @@ from meshwright.sharding.space import axis_orders
 from meshwright.sharding.strategy import AXES, Strategy, StreamForm, stack, take
 from meshwright.topology.network import Network
 from meshwright.train.families import ROUNDING
-from meshwright.wafer.contention import PROVEN, RowGroups, least_slowdown, stream_loads
-from meshwright.wafer.price import choice_network, paces_of, work_of
+from meshwright.wafer.loads import RowGroups
+from meshwright.wafer.passes import PROVEN, PipelineShape, least_slowdown
+from meshwright.wafer.price import choice_network, work_of
+from meshwright.wafer.teams import stream_loads, teams_of
 
 NONE = np.zeros(0)
 MOST_CHOICES = 4096
@@ -106,12 +109,14 @@ class WayTables:
         """Return the ways of a candidate whose pace leaves it within a time."""
         is_near = bound_s < within_s
         left_s = min(entry.left_s, float(bound_s[~is_near].min(initial=np.inf)))
-        key = id(table), entry.found.plan_options.stream_form, is_near.tobytes()
+        found = entry.found
+        chunks = float(found.strategy.num_virtual_stages)
+        key = id(table), found.plan_options.stream_form, chunks, is_near.tobytes()
         if key not in self._near:
             rows = np.flatnonzero(is_near[table.pace_of]).tolist()
             near = [table.choices[row] for row in rows]
             split = [table.works[row] for row in rows]
-            self._near[key] = near, split, self._slowdowns(entry.found, near, split)
+            self._near[key] = near, split, self._slowdowns(found, near, split)
         choices, works, slowdown = self._near[key]
         return replace(entry, choices=choices, works=works, left_s=left_s, slowdown=slowdown)
 
@@ -122,6 +127,7 @@ class WayTables:
         found = np.ones(len(choices))
         if one.strategy.tatp == 1 or not choices:
             return found
+        shape = PipelineShape.of(micro_batches(self.problem, one.strategy), one.strategy)
         groups = RowGroups(choice_network(self.problem, [(one.strategy, choices)]))
         for row, (choice, work) in enumerate(zip(choices, works, strict=True)):
             ranks = stated_ranks(self.physical, self.problem.grid_sides, choice)
@@ -129,9 +135,9 @@ class WayTables:
             with suppress(InfeasibleError):  # no way around dead links: it is not priced either
                 loads = stream_loads(
                     one.plan_options, groups.of("tatp", row), ranks, self.physical,
-                    paces_of(ranks, work, self.physical),
+                    teams_of(ranks, work, self.physical),
                 )  # fmt: skip
-                found[row] = least_slowdown(loads)
+                found[row] = shape.effective(least_slowdown(loads), 1.0)
         # Few different numbers: rows with equal ones share their price.
         return np.maximum(1.0, np.floor(found * STEPS + PROVEN) / STEPS)
 

@@ -13,7 +13,8 @@ from meshwright.network.traffic import Demands, collective_pattern, joined_deman
 from meshwright.sharding.strategy import AXES, PlanOptions, StreamForm, make_strategy
 from meshwright.spec.collective import CollectiveKind
 from meshwright.streams.forms import enumerate_rounds, streams
-from meshwright.wafer.contention import RowGroups, axis_loads, contention
+from meshwright.wafer.contention import contention
+from meshwright.wafer.loads import RowGroups, axis_loads
 from meshwright.wafer.messages import Message
 from meshwright.wafer.price import choice_network, physical_network
 

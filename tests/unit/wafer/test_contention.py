@@ -12,15 +12,10 @@ from meshwright.base.errors import InfeasibleError
 from meshwright.collectives.group import Group, Span
 from meshwright.network.placement import block_ranks
 from meshwright.network.traffic import collective_pattern
-from meshwright.wafer.contention import (
-    AxisLoad,
-    Paces,
-    Sending,
-    StagePass,
-    _placed,
-    contention,
-    least_slowdown,
-)
+from meshwright.wafer.contention import contention
+from meshwright.wafer.loads import AxisLoad, Sending, placed_demands
+from meshwright.wafer.passes import StagePass, least_slowdown
+from meshwright.wafer.teams import Teams
 
 ON = {"overlaps": True}
 
@@ -108,8 +103,8 @@ def test_replicas_of_unequal_pace_meet_by_chance_and_the_last_one_counts():
     network = grid(1, 3)
     together = contention([load("tp", demands)], network, **beside(8.0))
     assert together.slowdown == {"tp": 2.0}
-    paces = Paces(np.array([1, 0, 0]), np.array([0.5, 1.0]))
-    apart = contention([load("tp", demands)], network, **beside(8.0), paces=paces)
+    teams = Teams(np.array([1, 0, 0]), np.array([0.5, 1.0]), np.array([1, 0]))
+    apart = contention([load("tp", demands)], network, **beside(8.0), teams=teams)
     assert apart.slowdown == {"tp": pytest.approx(1 + 1 / 6)}
 
 
@@ -295,9 +290,13 @@ def test_what_groups_send_does_not_depend_on_which_question_came_first():
         assert ranks is not None
         group = Group((Span(2.0, 1.0, 0.0, 0.0, 0.0, is_grid=True, in_network_reduction=False),))
         pattern = collective_pattern("line_all_gather", group)
-        _placed.cache_clear()
+        placed_demands.cache_clear()
         found.append(
-            (ranks.place("tp"), ranks.groups("tp"), _placed(pattern, "tp", ranks.place("tp")))
+            (
+                ranks.place("tp"),
+                ranks.groups("tp"),
+                placed_demands(pattern, "tp", ranks.place("tp")),
+            )
         )
     (place, groups, demands), (other, others, same) = found
     assert place == other
