@@ -1,16 +1,17 @@
-"""Contended prices of random placements beside their simulation: never far below it."""
+"""Contended prices of random placements beside their simulation: never far from it."""
 
 import random
 
 import numpy as np
 import pytest
+from grid_networks import grid
 from small_problems import ADAM, CALIBRATION, level, system
 
 from meshwright.base.arrays import number_at
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.cost.problem import Problem
-from meshwright.network.placement import all_choices
+from meshwright.network.placement import all_choices, block_ranks
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import PlanOptions, make_strategy, stack
 from meshwright.spec.workload import Training
@@ -18,8 +19,11 @@ from meshwright.wafer.price import physical_network, price_placed
 from meshwright.wafer.simulation import simulated_step_s
 
 DIE = load_system("wafer-4x4").chip
-TOO_LOW = 0.04
-"""Share by which a simulated step may be above its contended price."""
+NEAR, TOO_LOW, TOO_HIGH = 0.03, 0.07, 0.1
+"""Shares by which a simulated step is off its contended price: most, above it, and below it."""
+MOST = 0.75
+"""Share of the placements that are near. Farther off: groups of one axis that run ahead, because
+their links are whole, and send their streams over the links that the others still use."""
 
 
 def drawn_placement(seed):
@@ -73,9 +77,31 @@ def drawn_placement(seed):
 @pytest.mark.parametrize(
     "seed", [*range(3), *(pytest.param(s, marks=pytest.mark.slow) for s in range(3, 100))]
 )
-def test_a_simulated_step_is_not_far_above_its_contended_price(seed):
+def test_a_simulated_step_is_not_far_from_its_contended_price(seed):
     asked, price, physical = drawn_placement(seed)
-    assert simulated_step_s(asked, price, physical) <= price.time_s * (1.0 + TOO_LOW)
+    off = simulated_step_s(asked, price, physical) / price.time_s - 1.0
+    assert -TOO_HIGH <= off <= TOO_LOW
     assert price.time_s >= number_at(price.closed_form.step.time.total_s) * (1 - 1e-12)
     own = price.contention.own_slowdown
     assert np.all([times >= 1.0 for times in own.values()])
+
+
+@pytest.mark.slow
+def test_most_simulated_steps_are_near_their_contended_price():
+    off = []
+    for seed in range(100):
+        asked, price, physical = drawn_placement(seed)
+        off.append(simulated_step_s(asked, price, physical) / price.time_s - 1.0)
+    assert np.mean(np.abs(off) <= NEAR) >= MOST
+
+
+def test_a_price_does_not_depend_on_the_question_before():
+    """Both have eight devices and pairs along the second side: 0 and 2 on one, 0 and 4 on the
+    other. A place that was known by its blocks and its devices alone took those of the first."""
+    first, then = (
+        block_ranks(grid(*sides), sides[::-1], ("tp", "dp_shard"), ((1, 2), rest))
+        for sides, rest in (((4, 2), (2, 2)), ((2, 4), (4, 1)))
+    )
+    assert first.place("tp") != then.place("tp")
+    assert first.groups("tp").ravel()[:2].tolist() == [0, 2]
+    assert then.groups("tp").ravel()[:2].tolist() == [0, 4]

@@ -14,7 +14,7 @@ from meshwright.network.placement import block_ranks
 from meshwright.network.traffic import collective_pattern
 from meshwright.wafer.contention import contention
 from meshwright.wafer.loads import AxisLoad, Sending, placed_demands
-from meshwright.wafer.passes import StagePass, least_slowdown
+from meshwright.wafer.passes import PipelineShape, StagePass, least_slowdown
 from meshwright.wafer.teams import Teams
 
 ON = {"overlaps": True}
@@ -106,6 +106,36 @@ def test_replicas_of_unequal_pace_meet_by_chance_and_the_last_one_counts():
     teams = Teams(np.array([1, 0, 0]), np.array([0.5, 1.0]), np.array([1, 0]))
     apart = contention([load("tp", demands)], network, **beside(8.0), teams=teams)
     assert apart.slowdown == {"tp": pytest.approx(1 + 1 / 6)}
+
+
+def test_replicas_with_slow_links_of_different_axes_wait_for_each_other_once():
+    """Operators of 2 s, whose streams take 1 s, follow messages of 1 s. One replica has a slow link
+    for its messages, 3 s more; the other one for its streams, 4 s in place of 1 s, 2 s more than
+    they are hidden. The step waits for the first one, 3 s, not 5 s: streams of up to 2 s are hidden."""
+    network = grid(1, 4)
+    slow = {(0, 1): 0.25, (3, 2): 0.25}
+    pairs = zip(network.source.tolist(), network.target.tolist(), strict=True)
+    network = replace(network, bandwidth_bytes_per_s=np.array([slow.get(p, 1.0) for p in pairs]))
+    messages = load("tp", [(0, 1, 1.0), (2, 3, 1.0)])
+    streams = load("tatp", [(1, 0, 1.0), (3, 2, 1.0)], rounds="op", beside_s=2.0, **ON)
+    loads = [messages, streams]
+    together = contention(loads, network, **beside(2.0)).slowdown
+    assert together == {"tp": pytest.approx(4.0), "tatp": pytest.approx(4.0)}
+    teams = Teams(np.array([0, 0, 1, 1]), np.ones(2), np.array([0, 1]))
+    apart = contention(loads, network, **beside(2.0), teams=teams).slowdown
+    assert apart == {"tp": pytest.approx(4.0), "tatp": 2.0}
+
+
+def test_a_slow_stage_counts_in_each_micro_batch_and_others_in_the_bubble():
+    """Stages of 3 s and 1 s: 4 micro-batches of 3 s and 2 s of the bubble, as 5 passes of 2.8 s."""
+    shape = PipelineShape(4.0, 2.0, 1.0)
+    assert shape.effective(3.0, 2.0) == pytest.approx(2.8)
+    network = grid(1, 4)
+    network = replace(network, bandwidth_bytes_per_s=np.where(network.source == 0, 1 / 3.0, 1.0))
+    teams = Teams(np.array([1, 1, 0, 0]), np.ones(2), np.array([-1, 0]))
+    sends = [load("tp", [(0, 1, 1.0), (2, 3, 1.0)])]
+    found = contention(sends, network, **beside(0.0), teams=teams, shape=shape)
+    assert found.slowdown == {"tp": pytest.approx(2.8)}
 
 
 def test_axes_of_the_same_rounds_share_the_links_that_both_use():
