@@ -371,8 +371,8 @@ class _Parts:
             for message, share in beside:
                 shares[number, place[id(message)]] = share
         if not rows:
-            shape = num_teams, 0, num_links
-            return _Table((), np.zeros((4, 0)), *np.zeros((2, *shape)), np.zeros(shape, dtype=bool))
+            none = np.zeros((num_teams, 0, num_links))
+            return _Table((), np.zeros((4, 0)), none, none, none > 0)
         each = [unit.by_team(self._teams, self._network) for _, _, unit in sent]
         num_bytes, start_bytes, start_s, wait_s = np.array(
             [[one.num_bytes, one.start_bytes, one.start_s, one.wait_s] for _, one, _ in sent]

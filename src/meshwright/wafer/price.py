@@ -216,11 +216,12 @@ def _contentions(
             [*back.messages, *back.data, *window.between], plan_options, groups, ranks, row,
             forward=[*ahead.messages, *ahead.data], yielding=YIELDING,
         )  # fmt: skip
+        strategy = take(network.strategy, np.array([row]))
         first, last = (StagePass(w.compute_s, w.data_share, w.first_s) for w in (ahead, back))
         found.append(
             contention(
                 list(loads), physical, is_routed=is_routed, passes=(first, last),
-                shape=PipelineShape.of(window.num_micro_batches, take(network.strategy, [row])),
+                shape=PipelineShape.of(window.num_micro_batches, strategy),
                 teams=teams_of(ranks, works[row], physical) if works else ONE_TEAM,
             )
         )  # fmt: skip

@@ -77,7 +77,7 @@ class WayTables:
         self.problem, self.physical = problem, physical
         self._tables: dict[tuple[int, float], _Table] = {}
         self._near: dict[
-            tuple[int, StreamForm, bytes],
+            tuple[int, StreamForm, float, bytes],
             tuple[Sequence[Nesting], Sequence[SharedWork], FloatArray],
         ] = {}
 

@@ -111,7 +111,7 @@ def test_replicas_of_unequal_pace_meet_by_chance_and_the_last_one_counts():
 def test_replicas_with_slow_links_of_different_axes_wait_for_each_other_once():
     """Operators of 2 s, whose streams take 1 s, follow messages of 1 s. One replica has a slow link
     for its messages, 3 s more; the other one for its streams, 4 s in place of 1 s, 2 s more than
-    they are hidden. The step waits for the first one, 3 s, not 5 s: streams of up to 2 s are hidden."""
+    they are hidden. The step waits for the first one, 3 s, not 5 s: streams of 2 s are hidden."""
     network = grid(1, 4)
     slow = {(0, 1): 0.25, (3, 2): 0.25}
     pairs = zip(network.source.tolist(), network.target.tolist(), strict=True)

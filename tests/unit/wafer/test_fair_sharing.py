@@ -28,6 +28,8 @@ def test_background_is_in_flight_as_long_as_links_leave_it_time_by_hand():
     parts, alone = np.full(3, 4.0), np.full((3, 1), 3.0)
     assert in_flight(parts, alone, np.array([1.5])) == (0.5, 0.5, 0.0)
     assert in_flight(parts, alone, np.array([4.0])) == (1.0, 1.0, 1.0)
+    late = in_flight(parts, alone, np.array([4.0]), first_s=4.0)
+    assert late == (1.0, 1.0, pytest.approx(2.0))
     assert in_flight(parts, alone, np.array([1.5]), 3.0) == (0.5, 0.75, 0.0)
     assert in_flight(parts, alone, np.zeros(1)) == (0.0, 0.0, 0.0)
 
