@@ -14,7 +14,7 @@ from functools import reduce
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, Mask, Num, ceil_div, larger, smaller, where
+from meshwright.base.arrays import BoolArray, Mask, Num, ceil_div, larger, smaller, take_rows, where
 from meshwright.cost.communication import AxisNetwork
 from meshwright.cost.layer import (
     HeldMemory,
@@ -148,11 +148,13 @@ def layer_bounds(
 
     Axes of ``network`` are still to be placed.
     """
-    zero = 0.0 * network.strategy.tp
+    number = len(network.strategy.tp)
 
     def bound(pieces: Sequence[PricedPiece], recompute: Recompute) -> LayerBound:
-        if len(pieces) == 1:
-            cost = layer_cost(pieces[0].blocks(recompute), problem.rates, zero)
+        first = pieces[0]
+        zero, rates = 0.0 * first.network.strategy.tp, first.problem.rates
+        if len(pieces) == 1 and len(zero) == number:
+            cost = layer_cost(first.blocks(recompute), rates, zero)
             least = LayerBound.of(cost)
             return replace(
                 least,
@@ -161,14 +163,18 @@ def layer_bounds(
                 backward_window_s=least.backward_window_s + cost.backward_launch_s,
                 weight_gradient_s=cost.weight_gradient_pass_s,
             )
+        ways = [slice(start, start + number) for start in range(0, len(zero), number)]
         blocks = []
-        for number in range(len(pieces[0].parts)):
-            costs = [layer_cost([p.blocks(recompute)[number]], problem.rates, zero) for p in pieces]
-            are_legal = [
-                p.may_stream_inputs[number] if p.plan_options.streamed is Streamed.INPUTS else True
-                for p in pieces
-            ]
-            blocks.append(least_of([LayerBound.of(cost) for cost in costs], are_legal))
+        for place in range(len(first.parts)):
+            costs: list[LayerBound] = []
+            are_legal: list[Mask] = []
+            for piece in pieces:
+                cost = LayerBound.of(layer_cost([piece.blocks(recompute)[place]], rates, zero))
+                costs += [take_rows(cost, way) for way in ways]
+                streams_inputs = piece.plan_options.streamed is Streamed.INPUTS
+                legal = piece.may_stream_inputs[place] if streams_inputs else True
+                are_legal += [take_rows(legal, way) for way in ways]
+            blocks.append(least_of(costs, are_legal))
         return weighted_sum(blocks, [1.0] * len(blocks))
 
     return each_piece(problem, plan_options, network, recomputes, bound, uses_tatp=uses_tatp)

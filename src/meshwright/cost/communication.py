@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import reduce
+from functools import cached_property, reduce
 from operator import add, mul
 from typing import NamedTuple
 
@@ -326,13 +326,20 @@ class Collectives:
             start_s = self.launch_s * (size > 1)
             forms = [form for group in ways for form in self.candidates(kind, group)]
             found = CollectiveTime(tuple((fixed_s + start_s, slope) for _, fixed_s, slope in forms))
-            found = found if len(ways) == 1 else found.thinned
-            if self.network.slowdown:
-                own = replace(self.network, slowdown=self.network.own_slowdown, own_slowdown={})
-                free = Collectives(own, self.launch_s)
-                found = replace(found, alone=free.time_over(kind, axis).forms)
-            self._times[key] = found
+            self._times[key] = found if len(ways) == 1 else found.thinned
         return self._times[key]
+
+    def beside_others(self, kind: CollectiveKind, axis: str) -> CollectiveTime:
+        """Return the affine forms also of links that nothing else uses, where others share them."""
+        found = self.time_over(kind, axis)
+        if not (self.network.slowdown and self.network.ways(axis)[0].spans):
+            return found
+        return replace(found, alone=self._alone.time_over(kind, axis).forms)
+
+    @cached_property
+    def _alone(self) -> Collectives:
+        own = replace(self.network, slowdown=self.network.own_slowdown, own_slowdown={})
+        return Collectives(own, self.launch_s)
 
     def time_s(self, kind: CollectiveKind, axis: str, num_bytes: Num) -> Num:
         """Return the seconds of one collective."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial, reduce
-from itertools import pairwise
+from itertools import pairwise, product
 from operator import add, mul
 from typing import Any, Self, TypeVar, cast
 
@@ -25,7 +25,9 @@ from meshwright.base.arrays import (
     Num,
     groups_of,
     larger,
+    names_of,
     smaller,
+    take_rows,
     where,
 )
 from meshwright.cost.communication import (
@@ -701,8 +703,8 @@ def priced_pieces(
 ) -> tuple[PricedPiece, ...]:  # fmt: skip
     """Return a piece of the model for each tensor that it may stream; weights first.
 
-    Edges split the vocabulary for any streamed tensor. Where axes are still to be placed, there is
-    one piece for each way to place them.
+    Edges split the vocabulary for any streamed tensor. Where axes are still to be placed, the rows
+    of a piece come again for each way to place them.
 
     Parameters
     ----------
@@ -722,13 +724,31 @@ def priced_pieces(
         streamed = [Streamed.WEIGHTS, Streamed.INPUTS]
     if index >= len(problem.graph.layers) or not uses_tatp:
         streamed, columns, rows = [Streamed.WEIGHTS], columns[:1], [None]
+    ways = list(product(columns, rows))
+    if len(ways) > 1:
+        each = np.tile(np.arange(len(network.strategy.tp)), len(ways))
+        collectives = Collectives(take_rows(network, each), collectives.launch_s)
+        problem = problem.of_rows(each)
+    links, row_links = (_below(of_ways) for of_ways in zip(*ways, strict=True))
     return tuple(
         PricedPiece(
             problem, replace(plan_options, streamed=tensor), collectives, index, links, row_links,
             cut,
         )
-        for tensor in streamed for links in columns for row_links in rows
+        for tensor in streamed
     )  # fmt: skip
+
+
+def _below(ways: Sequence[StreamLinks | None]) -> StreamLinks | None:
+    """Return the rows of all links below each other; None where there are none."""
+    known = [links for links in ways if links is not None]
+    if len(known) < 2:
+        return ways[0]
+    shape = np.shape(known[0].num_members)
+    return StreamLinks(**{
+        name: np.concatenate([np.broadcast_to(getattr(links, name), shape) for links in known])
+        for name in names_of(StreamLinks)
+    })  # fmt: skip
 
 
 def takes_inputs(pieces: Sequence[PricedPiece], recompute: Recompute) -> list[Mask]:
@@ -741,6 +761,23 @@ def takes_inputs(pieces: Sequence[PricedPiece], recompute: Recompute) -> list[Ma
     first = pieces[0]
     if len(pieces) == 1:
         return [False] * len(first.parts)
+    problem, layout = first.problem, layout_of(first.plan_options)
+    if problem.stream_choices is None:
+        return _takes_inputs(pieces, recompute)
+    columns = [
+        *layer_columns(first.network, layout),
+        np.asarray(np.nan if problem.pace is None else problem.pace, dtype=np.float64),
+        np.asarray(problem.most_work, dtype=np.float64),
+    ]
+    return [
+        *problem.stream_choices.of(
+            (layout, recompute, first.index), columns, lambda: _takes_inputs(pieces, recompute)
+        )
+    ]
+
+
+def _takes_inputs(pieces: Sequence[PricedPiece], recompute: Recompute) -> list[Mask]:
+    first = pieces[0]
     if first.network.slowdown:
         private = Collectives(replace(first.network, slowdown={}), first.collectives.launch_s)
         plan_options = replace(first.plan_options, streamed=Streamed.AUTO)
@@ -849,20 +886,31 @@ def layer_keys(
     network: AxisNetwork, layout: PlanOptions, pace_keys: Sequence[NDArray[Any]] = ()
 ) -> tuple[IntArray, IntArray]:
     """Return the first row of each group with equal layer prices, and the group of each row."""
-    columns = network.strategy
-    has_experts = bool((columns.ep * columns.etp > 1).any())
-    placed = ("tp", "tatp", "cp", *(("pp",) if layout.vocabulary_parallel else ()))
-    if has_experts:
-        placed = tuple(dict.fromkeys((*placed, *REUSED_AXES)))
-    names = (*placed, "ep", "etp", "micro_batch_size")
-    of_layer = {*placed, "ep", "etp"}
+    of_layer = {*placed_axes(network, layout), "ep", "etp"}
     slowed = [
         times
         for axis, times in network.slowdown.items()
         if of_layer & set(axis.partition("/")[0].split("*"))
     ]
-    keys = [*(getattr(columns, name) for name in names), *network.placement.keys(placed)]
-    return groups_of([*keys, *map(numbered, slowed), *pace_keys])
+    return groups_of([*layer_columns(network, layout), *map(numbered, slowed), *pace_keys])
+
+
+def layer_columns(network: AxisNetwork, layout: PlanOptions) -> list[FloatArray]:
+    """Return the columns that the price of a layer on private links depends on."""
+    placed = placed_axes(network, layout)
+    names = (*placed, "ep", "etp", "micro_batch_size")
+    columns = [getattr(network.strategy, name) for name in names]
+    return [*columns, *network.placement.keys(placed)]
+
+
+def placed_axes(network: AxisNetwork, layout: PlanOptions) -> tuple[str, ...]:
+    """Return the axes whose place the price of a layer depends on."""
+    columns = network.strategy
+    has_experts = bool((columns.ep * columns.etp > 1).any())
+    placed = ("tp", "tatp", "cp", *(("pp",) if layout.vocabulary_parallel else ()))
+    if has_experts:
+        placed = tuple(dict.fromkeys((*placed, *REUSED_AXES)))
+    return placed
 
 
 def numbered(column: Num) -> FloatArray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property, lru_cache
@@ -14,7 +14,16 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.base.arrays import FloatArray, IntArray, Num, larger, smaller, take_rows
+from meshwright.base.arrays import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Mask,
+    Num,
+    larger,
+    smaller,
+    take_rows,
+)
 from meshwright.cost.communication import AxisNetwork, AxisPlacement, level_efficiencies, place_axes
 from meshwright.cost.operator import DeviceRates, device_rates, operator_s
 from meshwright.graph.op import LayerGraph, Op, OpGraph
@@ -102,6 +111,38 @@ class Shared:
         value = make()
         known.append((inputs, value))
         return value
+
+
+class StreamChoices:
+    """The blocks of a layer that stream their inputs, by rows of equal private price."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, dict[bytes, tuple[bool, ...]]] = {}
+
+    def of(
+        self, layer: Hashable, columns: Sequence[NDArray[Any]], make: Callable[[], Sequence[Mask]]
+    ) -> list[BoolArray]:
+        """Return for each block whether its inputs stream, for each row: known, or made now.
+
+        Parameters
+        ----------
+        columns
+            Numbers that the choices of a row depend on.
+        """
+        known = self._known.setdefault(layer, {})
+        rows = [row.tobytes() for row in np.stack(np.broadcast_arrays(*columns), axis=1)]
+        if not known.keys() >= {*rows}:
+            made = [np.broadcast_to(mask, len(rows)) for mask in make()]
+            if len(known) + len(rows) > MOST_CHOICES:
+                known.clear()
+            known.update(
+                zip(rows, zip(*(mask.tolist() for mask in made), strict=True), strict=True)
+            )
+        return list(np.array([known[row] for row in rows]).T)
+
+
+MOST_CHOICES = 200_000
+"""Rows of a layer whose choices are kept."""
 
 
 Work = TypeVar("Work", bound=Workload, covariant=True)
@@ -237,6 +278,7 @@ class ProblemOf(ABC, Generic[Work]):
             One number each, or a column with one for each row that is priced.
         """
         found = replace(self, pace=pace, most_work=most_work, states=states)
+        vars(found)["stream_choices"] = self.stream_choices
         # All that is derived stays, but for the rates.
         kept = vars(self).keys() - vars(found).keys() - {"rates"}
         vars(found).update({name: vars(self)[name] for name in kept})
@@ -248,6 +290,15 @@ class ProblemOf(ABC, Generic[Work]):
             return self
         columns = (self.pace, self.most_work, self.states)
         return self.at_pace(*(take_rows(column, rows) for column in columns))
+
+    @cached_property
+    def stream_choices(self) -> StreamChoices | None:
+        """The tensors that stream in layers priced so far, also at other paces.
+
+        None where constants are columns of perturbed ones.
+        """
+        drawn = any(isinstance(value, np.ndarray) for value in vars(self.calibration).values())
+        return None if drawn else StreamChoices()
 
     @property
     def pace_keys(self) -> tuple[NDArray[Any], ...]:

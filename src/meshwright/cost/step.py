@@ -22,7 +22,7 @@ from meshwright.base.arrays import (
     smaller,
     take_rows,
 )
-from meshwright.cost.bound import Layers, layer_prices, pipeline_price
+from meshwright.cost.bound import layer_prices, pipeline_price
 from meshwright.cost.communication import (
     AxisNetwork,
     Collectives,
@@ -64,6 +64,7 @@ from meshwright.cost.problem import Problem, ProblemOf
 from meshwright.sharding.local_sizes import degree_of
 from meshwright.sharding.strategy import (
     AXES,
+    Offload,
     PlanOptions,
     Strategy,
     StrategyColumns,
@@ -306,8 +307,8 @@ class Priced:
 
 def price_columns(
     problem: Problem, plan_options: PlanOptions, strategy: StrategyColumns,
-    network: AxisNetwork | None = None, layers: Layers | None = None,
-    links: StepCollectives | None = None,
+    network: AxisNetwork | None = None, links: StepCollectives | None = None,
+    price: PipelinePrice | None = None,
 ) -> Priced:  # fmt: skip
     """Return the price of each row of the columns, all under one set of plan options.
 
@@ -315,24 +316,23 @@ def price_columns(
     ----------
     network
         The groups of the rows, where they are not those of the order of the axes alone.
-    layers, links
-        The price of each piece of the model, and the collectives outside of layers, where they are
-        known.
+    links, price
+        The collectives outside of layers, and the price of the pipeline, where they are known.
     """
     if network is None:
         network = problem.shared_network(plan_options.axis_order, strategy)
     strategy = network.strategy
-    if layers is None:
-        tables = layer_prices(problem, plan_options, network, recomputes_of(plan_options))
-        layers = prices_of(plan_options, tables)
     if links is None:
         links = problem.once(
             "links",
             (problem.calibration.collective_launch_s, problem.workload.software.broadcasts_updates),
             lambda: step_collectives(problem, network), network,
         )  # fmt: skip
-    send_s = links.send.time_s(send_bytes(problem, plan_options, strategy), 1.0)
-    price = pipeline_price(problem, plan_options, strategy, layers, send_s)
+    if price is None:
+        tables = layer_prices(problem, plan_options, network, recomputes_of(plan_options))
+        layers = prices_of(plan_options, tables)
+        send_s = links.send.time_s(send_bytes(problem, plan_options, strategy), 1.0)
+        price = pipeline_price(problem, plan_options, strategy, layers, send_s)
     shards = shard_degrees(problem, strategy)
     time = step_times(problem, plan_options, shards, price, links.sync)
     time = throttled(problem, plan_options, strategy, price, time)
@@ -364,11 +364,12 @@ def price_each(
     option_sets
         Plan options, each with its number of rows.
     """
-    layouts: dict[PlanOptions, dict[PlanOptions, list[int]]] = {}
+    layouts: dict[PlanOptions, dict[PlanOptions, dict[PlanOptions, list[int]]]] = {}
     start = 0
     for plan_options, number in option_sets:
-        own = layouts.setdefault(layout_of(plan_options), {}).setdefault(plan_options, [])
-        own.extend(range(start, start + number))
+        pipelines = layouts.setdefault(layout_of(plan_options), {})
+        of_pipeline = pipelines.setdefault(_pipeline_of(problem, plan_options), {})
+        of_pipeline.setdefault(plan_options, []).extend(range(start, start + number))
         start += number
     found = []
     first, link_of = groups_of([
@@ -377,27 +378,46 @@ def price_each(
         *map(numbered, (*network.slowdown.values(), *network.own_slowdown.values())),
     ])  # fmt: skip
     links = step_collectives(problem, take_rows(network, first))
-    for layout, members in layouts.items():
-        rows = np.array([row for own in members.values() for row in own], dtype=np.int64)
+    for layout, pipelines in layouts.items():
+        rows = np.array(
+            [row for of_each in pipelines.values() for own in of_each.values() for row in own],
+            dtype=np.int64,
+        )
         part, paced = take_rows(network, rows), problem.of_rows(rows)
         first, equal = layer_keys(part, layout, paced.pace_keys)
         few = take_rows(part, first)
-        recomputes = tuple(
-            {r: None for plan_options in members for r in recomputes_of(plan_options)}
-        )
+        recomputes = tuple({r: None for one in pipelines for r in recomputes_of(one)})
         tables = layer_prices(paced.of_rows(first), layout, few, recomputes)
         end = 0
-        for plan_options, own in members.items():
-            start, end = end, end + len(own)
-            layers = take_rows(prices_of(plan_options, tables), equal[start:end])
-            groups = take_rows(part, slice(start, end))
-            own_links = take_rows(links, link_of[rows[start:end]])
-            priced = price_columns(
-                paced.of_rows(np.arange(start, end)), plan_options, groups.strategy, groups, layers,
-                own_links,
-            )  # fmt: skip
-            found.append((rows[start:end], priced))
+        for pipeline, members in pipelines.items():
+            begin, end = end, end + sum(map(len, members.values()))
+            groups, at_pace = (
+                take_rows(part, slice(begin, end)),
+                paced.of_rows(np.arange(begin, end)),
+            )
+            layers = take_rows(prices_of(pipeline, tables), equal[begin:end])
+            own_links = take_rows(links, link_of[rows[begin:end]])
+            send_s = own_links.send.time_s(send_bytes(at_pace, pipeline, groups.strategy), 1.0)
+            price = pipeline_price(at_pace, pipeline, groups.strategy, layers, send_s)
+            after = 0
+            for plan_options, own in members.items():
+                start, after = after, after + len(own)
+                some = slice(start, after)
+                priced = price_columns(
+                    at_pace.of_rows(np.arange(start, after)), plan_options,
+                    take_rows(groups.strategy, some), take_rows(groups, some),
+                    take_rows(own_links, some), take_rows(price, some),
+                )  # fmt: skip
+                found.append((rows[begin:end][some], priced))
     return found
+
+
+def _pipeline_of(problem: Problem, plan_options: PlanOptions) -> PlanOptions:
+    """Return the choices that the price of a pipeline depends on: those of its states are not."""
+    stage = PlanOptions.zero_stage
+    if problem.workload.software.sums_in_last_pass and plan_options.zero_stage == 3:
+        stage = 3
+    return replace(plan_options, zero_stage=stage, reshard_after_forward=True, offload=Offload.NONE)
 
 
 def price_one(problem: Problem, plan_options: PlanOptions, strategy: Strategy) -> Priced:
@@ -642,12 +662,12 @@ def sync_links(problem: Problem, collectives: Collectives) -> SyncLinks:
 
     def over(shard: str, replicate: str, everyone: str, degrees: Num) -> DataParallelLinks:
         return DataParallelLinks(
-            reduce_scatter=collectives.time_over(CollectiveKind.REDUCE_SCATTER, shard),
-            all_gather=collectives.time_over(CollectiveKind.ALL_GATHER, shard),
-            replicate_all_reduce=collectives.time_over(CollectiveKind.ALL_REDUCE, replicate),
-            all_reduce=collectives.time_over(CollectiveKind.ALL_REDUCE, everyone),
+            reduce_scatter=collectives.beside_others(CollectiveKind.REDUCE_SCATTER, shard),
+            all_gather=collectives.beside_others(CollectiveKind.ALL_GATHER, shard),
+            replicate_all_reduce=collectives.beside_others(CollectiveKind.ALL_REDUCE, replicate),
+            all_reduce=collectives.beside_others(CollectiveKind.ALL_REDUCE, everyone),
             degrees=degrees,
-            broadcast=collectives.time_over(CollectiveKind.BROADCAST, shard) if sends else None,
+            broadcast=collectives.beside_others(CollectiveKind.BROADCAST, shard) if sends else None,
         )
 
     sends = problem.workload.software.broadcasts_updates

@@ -86,10 +86,14 @@ class PlacedPrice:
     together: PricedRow
     contention: Contention
     work: SharedWork
+    private: PricedRow | None = None
+    """The price on private links, where it is known."""
 
     @cached_property
     def closed_form(self) -> Priced:
         """The price on private links."""
+        if self.private is not None:
+            return self.private.price
         option_sets, groups = [(self.plan_options, 1)], self.groups(self.problem)
         ((_, priced),) = shared_out(self.problem, option_sets, groups, [self.work])
         return priced
@@ -284,9 +288,10 @@ def price_placed(
         return found
     option_sets = [ways[row][0] for row in rows]
     network = choice_network(problem, [(ways[row][1], [ways[row][2]]) for row in rows])
+    alone: Sequence[PricedRow | None] = [None] * len(rows)
     if held is None:
-        alone = shared_out(problem, [(o, 1) for o in option_sets], network, works)
-        of_each = [params_of(one.price) for one in _rows_of(alone)]
+        private = _rows_of(shared_out(problem, [(o, 1) for o in option_sets], network, works))
+        alone, of_each = private, [params_of(one.price) for one in private]
     else:
         of_each = [held[row] for row in rows]
     paced = problem.at_pace(*_paces(works)[:, :3].T)
@@ -301,11 +306,13 @@ def price_placed(
     )
     slowed = replace(network, slowdown=slowdown, own_slowdown=own)
     together = _rows_of(shared_out(problem, [(o, 1) for o in option_sets], slowed, works))
-    for row, ranks, contended, links, work in zip(
-        rows, places, together, shared, works, strict=True
+    for row, ranks, contended, links, work, private_row in zip(
+        rows, places, together, shared, works, alone, strict=True
     ):
         plan_options, strategy, _ = ways[row]
-        price = PlacedPrice(problem, plan_options, strategy, ranks, contended, links, work)
+        price = PlacedPrice(
+            problem, plan_options, strategy, ranks, contended, links, work, private_row
+        )
         if problem.system.is_power_capped:
             carried = step_links(problem, price, physical)
             (throttled_row,) = PricedRow.every(with_energy(problem, price, carried))

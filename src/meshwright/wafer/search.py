@@ -33,7 +33,6 @@ from meshwright.wafer.price import (
     PlacedPrice,
     choice_network,
     energy_of_dies,
-    params_of,
     price_placed,
     shared_out,
     step_links,
@@ -357,15 +356,13 @@ def routed(problem: Problem, placings: Sequence[Placing], physical: Network) -> 
         return list(placings)
     prices = [placing.price for placing in placings]
     ways = [(price.plan_options, price.strategy, price.nesting) for price in prices]
-    anew = price_placed(
-        problem, ways, physical, is_routed=True,
-        held=[params_of(price.closed_form) for price in prices],
-        known=[price.work for price in prices],
-    )  # fmt: skip
+    known = [price.work for price in prices]
+    anew = price_placed(problem, ways, physical, is_routed=True, known=known)
     found = []
     for placing, price in zip(placings, anew, strict=True):
         assert price is not None
-        best = min(price, placing.price, key=attrgetter("time_s"))
+        before = replace(placing.price, private=price.private)
+        best = min(price, before, key=attrgetter("time_s"))
         bound_s = min(placing.lower_bound_s, best.time_s)
         found.append(replace(placing, price=best, lower_bound_s=bound_s))
     return found

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 
 import numpy as np
@@ -170,8 +171,12 @@ def _leaders(
 
     def routed_as(some: Sequence[Laid]) -> list[Found]:
         found = []
-        asked = [(alone, laid.placing, physical) for laid in some]
-        ways = every_answer(cluster, _routed, asked)
+        runs = -(-len(some) // max(cluster.num_workers, 1))
+        asked = [
+            (alone, [laid.placing for laid in some[first : first + runs]], physical)
+            for first in range(0, len(some), runs)
+        ]
+        ways = chain.from_iterable(every_answer(cluster, _routed, asked))
         for laid, way in zip(some, ways, strict=True):
             size = number_at(way.price.contended.step.memory_bytes)
             found.append(laid.laid_as(problem, way.price.nesting, way.time_s, size))
@@ -237,10 +242,9 @@ def _leaders(
     return Leaders(result, tuple(placed), others, covered, fastest)
 
 
-def _routed(asked: tuple[Problem, Placing, Network]) -> Placing:
-    """Return a placement with its messages routed around shared links, where that helps."""
-    problem, placing, physical = asked
-    return routed(problem, [placing], physical)[0]
+def _routed(asked: tuple[Problem, Sequence[Placing], Network]) -> list[Placing]:
+    """Return placements with their messages routed around shared links, where that helps."""
+    return routed(*asked)
 
 
 def _simulated_s(asked: tuple[Problem, PlanOptions, Placing, Network]) -> float | None:
