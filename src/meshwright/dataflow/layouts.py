@@ -102,7 +102,8 @@ def _in_pieces(dims: Dims, dim: str) -> bool:
 
 def local_sizes(sizes: Mapping[str, int], dim: str | None, degree: int) -> dict[str, int]:
     """Return the sizes on the largest shard, where one dim is split over ``degree`` devices."""
-    return {name: -(-size // degree) if name == dim else size for name, size in sizes.items()}
+    split = {} if dim is None else {dim: -(-sizes[dim] // degree)}
+    return {**sizes, **split}
 
 
 AXIS = "group"
