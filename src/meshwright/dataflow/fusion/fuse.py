@@ -22,6 +22,7 @@ from meshwright.dataflow.fusion.answer import (
     FusionAnswer,
     FusionChoice,
     FusionCounts,
+    Objective,
     OtherObjective,
     PlacedPartition,
 )
@@ -38,7 +39,6 @@ from meshwright.dataflow.fusion.problem import (
 )
 from meshwright.dataflow.fusion.question import (
     FusionQuestion,
-    Objective,
     check_question,
     tiles_of,
     tilings,
