@@ -4,8 +4,10 @@
 
 Models of torchvision and timm are built without memory, those of transformers small (2 layers), all
 without weights; each is exported by ``torch.export`` and read, and the FLOPs of its products are
-compared with ``torch.utils.flop_counter``, which counts a forward pass. Needs timm (not one of the
-test dependencies), torchvision and transformers.
+compared with ``torch.utils.flop_counter``, which counts a forward pass. Some are written as ONNX
+files by ``torch.onnx`` too, and read from there. Rows of StableHLO come from
+``import_stablehlo.py``. Needs timm (not one of the test dependencies; ``--rows`` keeps its rows),
+torchvision, transformers and onnxscript.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ import argparse
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -27,16 +30,30 @@ import public_models  # noqa: E402  (makes torchvision importable beside a CPU b
 import transformers  # noqa: E402
 from torchvision import models as vision  # noqa: E402
 
+from meshwright.catalog.graphs.onnx_files import import_onnx  # noqa: E402
 from meshwright.catalog.graphs.torch_export import import_torch  # noqa: E402
 from meshwright.graph.kernels.declared import to_graph  # noqa: E402
 from meshwright.graph.kernels.kernel import Unit  # noqa: E402
+from meshwright.spec.graph import GraphSpec  # noqa: E402
 
 PAGE = """# Public models through the import door
 
-Models of torchvision, timm and transformers without weights, exported by `torch.export` and read;
-FLOPs of the products of one forward pass beside those of `torch.utils.flop_counter`. Written by
-`python benchmarks/import_campaign.py --out docs/results/imports.md`.
+Models of torchvision, timm and transformers without weights, read, and the FLOPs of the products of
+one forward pass beside those of another count. Written by
+`python benchmarks/import_campaign.py --rows ROWS.tsv --out docs/results/imports.md`, its rows of
+StableHLO by `python benchmarks/import_stablehlo.py --rows ROWS.tsv`.
 """
+DOORS = {
+    "onnx": (
+        "ONNX files",
+        "The same models, written by `torch.onnx`; beside `torch.utils.flop_counter` of the model.",
+    ),
+    "stablehlo": (
+        "StableHLO texts",
+        "Programs that JAX lowers; beside a count of the products in its jaxpr.",
+    ),
+}
+PROGRAMS = ("Programs of PyTorch", "Exported by `torch.export`; beside `torch.utils.flop_counter`.")
 Built = tuple[torch.nn.Module, tuple, dict]
 VISION = """
 alexnet vgg11 vgg16_bn resnet18 resnet50 resnext50_32x4d wide_resnet50_2 densenet121
@@ -64,11 +81,22 @@ volo_d1_224 vovnet39a xception41 xcit_nano_12_p16_224
 TEXT = """
 Llama Mistral Qwen2 Qwen3 Gemma Gemma2 Phi Phi3 GPT2 GPTNeoX GPTJ Falcon Bloom OPT Mpt Cohere
 StableLm Starcoder2 Olmo Olmo2 Granite Persimmon CodeGen BioGpt XGLM Mixtral Qwen2Moe Qwen3Moe
-GptOss DeepseekV3 Glm Glm4 Nemotron Ernie4_5 SmolLM3 Mamba
+GptOss DeepseekV3 Glm Glm4 Nemotron Ernie4_5 SmolLM3 Mamba Arcee Apertus Exaone4 Cohere2 SeedOss
+Lfm2 HunYuanDenseV1 Doge DiffLlama Bamba FalconMamba GPTBigCode XLNet Jais2 Ministral Olmo3
+GraniteMoe Olmoe Phimoe Glm4Moe Ernie4_5_Moe
 """
 ENCODERS = """
 Bert Roberta DistilBert Albert Electra Deberta DebertaV2 MPNet Camembert XLMRoberta ConvBert
-SqueezeBert MobileBert ModernBert RoFormer FNet Nystromformer Ernie
+SqueezeBert MobileBert ModernBert RoFormer FNet Nystromformer Ernie Data2VecText
+MegatronBert Splinter Yoso RemBert Luke IBert Canine
+"""
+ONNX = """
+alexnet vgg11 resnet18 resnet50 resnext50_32x4d densenet121 squeezenet1_1 googlenet
+shufflenet_v2_x1_0 mobilenet_v2 mobilenet_v3_small mobilenet_v3_large mnasnet1_0 efficientnet_b0
+regnet_y_400mf regnet_x_400mf convnext_tiny vit_b_16 swin_t fcn_resnet50
+lraspp_mobilenet_v3_large
+Llama Mistral Qwen2 Qwen3 Gemma Gemma2 Phi Phi3 GPT2 GPTNeoX OPT Bloom Cohere StableLm Olmo2
+Granite Bert Roberta DistilBert Albert Electra MPNet
 """
 SMALL = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -103,9 +131,12 @@ def timm_model(name: str) -> Built:
 
 
 def language_model(name: str) -> Built:
-    """Return a small model of transformers and tokens."""
+    """Return a small model of transformers and tokens.
+
+    Experts are a loop over them: the counter knows no other form.
+    """
     made = getattr(transformers, f"{name}Config")
-    if name in public_models.EXPERTS:  # the counter knows the loop over experts only
+    if name in public_models.EXPERTS:
         return public_models.language_model(name)
     known, own = made(), ("head_dim",) if name == "Falcon" else ()
     config = made(
@@ -116,7 +147,11 @@ def language_model(name: str) -> Built:
         transformers, f"{name}LMHeadModel"
     )
     tokens = 4 if name == "Mamba" else 16
-    return kind(config).eval(), (torch.zeros(2, tokens, dtype=torch.int64),), {}
+    with_loops = (
+        {"experts_implementation": "eager"} if hasattr(known, "num_experts_per_tok") else {}
+    )
+    model = kind._from_config(config, **with_loops).eval()
+    return model, (torch.zeros(2, tokens, dtype=torch.int64),), {}
 
 
 BUILD: dict[str, Callable[[], Built]] = {
@@ -129,9 +164,30 @@ BUILD: dict[str, Callable[[], Built]] = {
 }  # fmt: skip
 
 
+def onnx_model(name: str) -> Built:
+    """Return a model with weights."""
+    return public_models.image_model(name) if name in VISION.split() else language_model(name)
+
+
+BUILD |= {f"onnx {name}": lambda name=name: onnx_model(name) for name in ONNX.split()}
+
+
+def read(door: str, built: Built) -> GraphSpec:
+    """Return the graph of a program, or of the ONNX file of it."""
+    module, arguments, keywords = built
+    if door != "onnx":
+        return import_torch(module, arguments, keywords, name="model")
+    with TemporaryDirectory() as folder, torch.no_grad():
+        path = Path(folder) / "model.onnx"
+        torch.onnx.export(module, arguments, dynamo=True, verbose=False).save(str(path))
+        return import_onnx(path)
+
+
 def counted(built: Built) -> int:
     """Return the FLOPs of products that PyTorch counts in a forward pass."""
     module, arguments, keywords = built
+    if isinstance(arguments[0], torch.Tensor) and arguments[0].dim() >= 4:  # no number matters
+        module, arguments = module.to("meta"), tuple(image.to("meta") for image in arguments)
     counter = FlopCounterMode(display=False)
     with sdpa_kernel(SDPBackend.MATH), counter:
         _pytree.tree_leaves(module(*arguments, **keywords))
@@ -145,7 +201,7 @@ def row(name: str) -> tuple[str, str, str, str, str]:
     except Exception as error:  # not a matter of the door
         return name, "", "", "", f"not built: {type(error).__name__} {str(error)[:60]}"
     try:
-        graph = to_graph(import_torch(built[0], built[1], built[2], name="model"))
+        graph = to_graph(read(name.partition(" ")[0], built))
     except Exception as error:
         return name, "", "", "", " ".join(f"not read: {error}".split())[:150]
     flops = sum(k.flops(graph.sizes) for k in graph.kernels if k.unit is Unit.MATRIX)
@@ -157,12 +213,20 @@ def row(name: str) -> tuple[str, str, str, str, str]:
     return name, str(len(graph.kernels)), f"{flops:,.0f}", f"{expected:,}", verdict
 
 
-def table(rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
-    """Yield the lines of a table in Markdown."""
-    yield "| model | kernels | FLOPs of products | counted by PyTorch | |"
-    yield "|---|---|---|---|---|"
-    for cells in rows:
-        yield f"| {' | '.join(cells)} |"
+def tables(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """Yield the lines of the page: a table for each door."""
+    by_door = {door: [] for door in (None, *DOORS)}
+    for name, *cells in rows:
+        door, _, rest = name.partition(" ")
+        by_door[door if door in DOORS else None].append((rest if door in DOORS else name, *cells))
+    for door, own in by_door.items():
+        title, about = PROGRAMS if door is None else DOORS[door]
+        equal, known = sum(cells[-1] == "equal" for cells in own), sum(bool(c[1]) for c in own)
+        yield f"\n## {title}\n\n{about}"
+        yield f"{known} of {len(own)} are read, {equal} with equal products.\n"
+        yield "| model | kernels | FLOPs of products | counted | |"
+        yield "|---|---|---|---|---|"
+        yield from (f"| {' | '.join(cells)} |" for cells in own)
 
 
 def main() -> None:
@@ -187,11 +251,12 @@ def main() -> None:
                 kept.write("\t".join(found[-1]) + "\n")
         print(*found[-1], f"{time.process_time() - start:.1f} s", flush=True)
     equal = sum(cells[-1] == "equal" for cells in found)
-    read = sum(bool(cells[1]) for cells in found)
-    print(f"{read} of {len(found)} read, {equal} with the products of PyTorch")
+    known = sum(bool(cells[1]) for cells in found)
+    print(f"{known} of {len(found)} read, {equal} with equal products")
     if asked.out:
-        summary = f"{read} of {len(found)} are read, {equal} with the products that PyTorch counts."
-        asked.out.write_text("\n".join([PAGE, summary, "", *table(iter(found))]) + "\n")
+        order = {name: place for place, name in enumerate(BUILD)}
+        found.sort(key=lambda cells: order.get(cells[0], len(order)))
+        asked.out.write_text(PAGE + "\n".join(tables(found)) + "\n")
 
 
 if __name__ == "__main__":

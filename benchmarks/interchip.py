@@ -18,9 +18,10 @@ from typing import Any, TypeVar
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_optimizer
+from meshwright.dataflow.degrees import DegreePricing
 from meshwright.dataflow.price import Residency, SplitTimes, volume_tables, weights_split
 from meshwright.dataflow.roofline import CalibratedSystem
-from meshwright.dataflow.search import DegreePricing, plan_graph
+from meshwright.dataflow.search import plan_graph
 from meshwright.dataflow.sharding import SplitTables
 from meshwright.graph.kernels.backward import with_backward
 from meshwright.graph.kernels.graph import DataflowGraph

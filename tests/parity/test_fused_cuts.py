@@ -154,3 +154,17 @@ def test_one_pass_alone_takes_all_that_many_share():
     assert many.micro_batch <= 64
     assert many.latency_s >= alone.latency_s * (1 - 1e-12)
     assert many.time_s <= alone.time_s
+
+
+def test_the_other_objective_has_partitions_and_tiles_of_its_own():
+    """Both numbers of an answer are those that each objective finds by itself."""
+    graph = random_graph(3, 6)
+    question = FusionQuestion(graph, TARGET)
+    stream, alone = fuse_graph(question), fuse_graph(replace(question, objective="latency"))
+    assert stream.latency_s == alone.latency_s == alone.time_s == stream.other.time_s
+    assert stream.sequences_per_s == alone.sequences_per_s == 1.0 / alone.other.time_s
+    assert stream.other.partitions == alone.partitions
+    assert alone.other.partitions == stream.partitions
+    assert (stream.other.gap, stream.other.micro_batch, alone.other.micro_batch) == (0.0, 1, 64)
+    assert [part.tile for part in stream.partitions] == [32]
+    assert [part.tile for part in alone.partitions] == [16]  # fills in half the time

@@ -48,12 +48,15 @@ def test_memories_and_objectives_agree_with_brute_force(case):
     assert sum(found.parts_s.values()) == pytest.approx(found.time_s, rel=1e-9)
 
 
-TILED = [(seed, 3 + seed % 3, 2 + (seed % 3 < 2)) for seed in range(500)]
+THREE_TIERS = [(seed, 3 + seed % 3, 2 + (seed % 3 < 2)) for seed in range(1000) if seed % 4 > 1]
 
 
-@pytest.mark.parametrize("case", sampled(TILED, 40), ids=str)
-def test_each_partition_has_the_best_tile_of_brute_force(case):
+@pytest.mark.parametrize("for_latency", [False, True], ids=["stream", "latency"])
+@pytest.mark.parametrize("case", sampled(THREE_TIERS, 20), ids=str)
+def test_partitions_and_tiles_of_each_objective_are_those_of_brute_force(case, for_latency):
     problem = tiled_problem(*case)
+    problem = problem.under(for_latency, problem.send_s)
+    assert len(problem.grid.outside) == 2
     expected = best_by_hand(problem)
     if not np.isfinite(expected):
         with pytest.raises(InfeasibleError):
@@ -66,6 +69,18 @@ def test_each_partition_has_the_best_tile_of_brute_force(case):
     sets = problem.sets_of([[one.name for one in part.kernels] for part in found.partitions])
     given = evaluate(problem, sets, [(part.tiled, part.tile) for part in found.partitions])
     assert given.time_s == pytest.approx(found.time_s, rel=1e-12)
+
+
+def test_objectives_differ_in_partitions_or_tiles_in_some_of_the_cases():
+    def cut(case, for_latency):
+        problem = tiled_problem(*case)
+        found = fuse(problem.under(for_latency, problem.send_s))
+        return [(tuple(k.name for k in part.kernels), part.tile) for part in found.partitions]
+
+    fitting = [(2, 5, 2), (3, 3, 3), (7, 4, 3), (10, 4, 3), (15, 3, 3), (18, 3, 3)]
+    assert [cut(case, True) != cut(case, False) for case in fitting] == [
+        False, False, True, True, True, False,
+    ]  # fmt: skip
 
 
 def test_partitions_of_one_answer_have_different_tiles():

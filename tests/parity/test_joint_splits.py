@@ -7,13 +7,14 @@ import pytest
 from sampled import sampled
 
 from meshwright.dataflow.branches import least_of_branches
+from meshwright.dataflow.degrees import DegreePricing
 from meshwright.dataflow.fusion.cores import CoreGrid, MemoryTier
 from meshwright.dataflow.fusion.fuse import fuse_graph, fused_stage_time
 from meshwright.dataflow.fusion.problem import DeviceShare, fusion_problem
 from meshwright.dataflow.fusion.question import FusionQuestion, Target
 from meshwright.dataflow.fusion.search import fuse
 from meshwright.dataflow.fusion.splits import LINKS_ONLY, ChipRing
-from meshwright.dataflow.search import DegreePricing, calibrated_system
+from meshwright.dataflow.search import calibrated_system
 from meshwright.dataflow.stages import StageWork
 from meshwright.graph.kernels.backward import with_backward
 from meshwright.graph.kernels.graph import DataflowGraph
@@ -126,8 +127,8 @@ def at(work: StageWork, ways) -> StageWork:
 
 
 def recorded(method, works):
-    def bound(self, price, work, each_s, plain):
-        found = method(self, price, work, each_s, plain)
+    def bound(self, price, work, plain):
+        found = method(self, price, work, plain)
         works.append((work, price.bound_s, found))
         return found
 

@@ -223,8 +223,8 @@ class FusionFacts(Facts):
     parts: tuple[PartFacts, ...]
     held_bytes: float
     time_s: float
-    latency_s: float
-    """Latency of a single sequence through all repetitions."""
+    latency_s: float | None
+    """Latency of a single sequence through all repetitions; None: a stream of them."""
     parts_s: Mapping[str, float]
     bound_s: float
 
@@ -249,8 +249,10 @@ def partitions_are_launched(facts: FusionFacts) -> Inequality:
 
 
 @fused("a pass that is alone takes what each partition takes at least, one after the other")
-def a_pass_takes_its_partitions(facts: FusionFacts) -> Inequality:
+def a_pass_takes_its_partitions(facts: FusionFacts) -> Inequality | None:
     """Return both counts: launch, or products, or tensors from DRAM; or all weights."""
+    if facts.latency_s is None:
+        return None
     least_s = sum(
         max(
             facts.launch_s,

@@ -93,13 +93,19 @@ def _fused_ends_bytes(graph: DataflowGraph) -> float:
     return sum(found.values())
 
 
-def fusion_facts(asked: FusionQuestion, fusion: Fusion, latency_s: float) -> Iterator[FusionFacts]:
-    """Yield the facts of the partitions of a graph."""
+def fusion_facts(asked: FusionQuestion, alone: Fusion, stream: Fusion) -> Iterator[FusionFacts]:
+    """Yield the facts of the partitions of a graph: of a pass that is alone, and of a stream."""
+    latency_s = asked.graph.repeats * alone.time_s
+    yield _facts_of(asked, alone, latency_s)
+    yield _facts_of(asked, stream, None)
+
+
+def _facts_of(asked: FusionQuestion, fusion: Fusion, latency_s: float | None) -> FusionFacts:
     graph, grid = asked.graph, asked.target.grid
     kernels = {kernel.name: kernel for kernel in graph.kernels}
     problem = fusion.problem
     narrow = min((1.0, *(cycles for _, cycles in grid.slowdowns)))
-    yield gathered(
+    return gathered(
         FusionFacts, fusion, grid, asked,
         answer=f"{len(fusion.partitions)} partitions of {graph.name}",
         flops_per_s=grid.flops_per_s / narrow,

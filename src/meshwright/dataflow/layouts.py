@@ -102,7 +102,8 @@ def _in_pieces(dims: Dims, dim: str) -> bool:
 
 def local_sizes(sizes: Mapping[str, int], dim: str | None, degree: int) -> dict[str, int]:
     """Return the sizes on the largest shard, where one dim is split over ``degree`` devices."""
-    return {name: -(-size // degree) if name == dim else size for name, size in sizes.items()}
+    split = {} if dim is None else {dim: -(-sizes[dim] // degree)}
+    return {**sizes, **split}
 
 
 AXIS = "group"
@@ -173,17 +174,21 @@ def _ways(
     The tensor may be made whole on the way, even if no reader wants that.
     """
     layouts = targets if REPLICATED in targets else (*targets, REPLICATED)
-    size = 1 << len(layouts)
+    size, every = 1 << len(layouts), (have, *layouts)
+    prices = [[inf if n == k else cost(a, b) for n, a in enumerate(every)]
+              for k, b in enumerate(layouts, start=1)]  # fmt: skip
     costs = [0.0, *([inf] * (size - 1))]
     ways: list[tuple[LayoutChange, ...]] = [()] * size
     for reached in range(size):
-        there = [have, *(layout for k, layout in enumerate(layouts) if reached >> k & 1)]
+        there = [0, *(k for k in range(1, len(every)) if reached >> k - 1 & 1)]
         for k, want in enumerate(layouts):
             if not reached >> k & 1:
-                least, source = min((cost(layout, want), n) for n, layout in enumerate(there))
+                row = prices[k]
+                source = min(there, key=row.__getitem__)
+                least = row[source]
                 if costs[reached] + least < costs[reached | 1 << k]:
                     costs[reached | 1 << k] = costs[reached] + least
-                    ways[reached | 1 << k] = (*ways[reached], LayoutChange(there[source], want))
+                    ways[reached | 1 << k] = (*ways[reached], LayoutChange(every[source], want))
     if REPLICATED in targets:
         return costs, ways
     half = size // 2

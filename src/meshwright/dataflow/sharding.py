@@ -114,6 +114,8 @@ class SplitTables:
     cut_cost: CutCost | None = None
     """Extra cost of a kernel in a graph that is cut behind two sets of kernels, with the kernel
     between them. None: cuts cost no more than the sends."""
+    known_sets: dict[tuple[object, ...], list[float]] = field(default_factory=dict, compare=False)
+    """Costs of the changes of tensors that were looked at, shared with tables of fewer splits."""
 
     def within(self, limit_bytes: float) -> SplitTables | None:
         """Return the splits that fit a memory by themselves; None where a kernel has none."""
@@ -265,7 +267,6 @@ class _ChoiceBuilder:
             for costs, held in zip(tables.costs, tables.held_bytes, strict=True)
         ]
         self.edges: dict[Pair, list[FloatArray]] = {}
-        self.sets: dict[tuple[object, ...], list[float]] = {}
 
     def build(self) -> ChoiceGraph:
         """Return the graph of choices."""
@@ -329,8 +330,9 @@ class _ChoiceBuilder:
         Worked out once for tensors of equal size.
         """
         num_bytes, leaves, cost = asked.num_bytes, asked.exit, self.tables.change_cost
-        key = (num_bytes, have, targets, leaves)
-        if key not in self.sets:
+        key = (cost, num_bytes, have, targets, leaves)
+        sets = self.tables.known_sets
+        if key not in sets:
             outs = () if leaves is None else leaves.layouts
             every = tuple(dict.fromkeys((*targets, *outs)))
             costs = costs_of_sets(have, every, lambda a, b: cost(num_bytes, a, b))
@@ -340,8 +342,8 @@ class _ChoiceBuilder:
                 left = [min(costs[n | bit] for bit in bits) for n in range(len(inside))]
                 share = leaves.share
                 inside = [(1 - share) * a + share * b for a, b in zip(inside, left, strict=True)]
-            self.sets[key] = inside
-        return self.sets[key]
+            sets[key] = inside
+        return sets[key]
 
 
 @dataclass(frozen=True)

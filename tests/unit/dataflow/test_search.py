@@ -10,14 +10,11 @@ from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.dataflow import search
+from meshwright.dataflow.degrees import DegreePricing
+from meshwright.dataflow.gradient_sums import GradientSums
 from meshwright.dataflow.question import load_graph
 from meshwright.dataflow.roofline import CalibratedSystem, Roofline
-from meshwright.dataflow.search import (
-    DegreePricing,
-    GradientSums,
-    calibrated_system,
-    plan_dataflow,
-)
+from meshwright.dataflow.search import calibrated_system, plan_dataflow
 from meshwright.dataflow.stages import StagePrice, StageTime
 from meshwright.graph.kernels.backward import with_backward
 from meshwright.graph.kernels.graph import DataflowGraph

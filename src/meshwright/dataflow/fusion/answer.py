@@ -29,6 +29,8 @@ class FusionChoice(Brief):
     """Candidates with a bound no better than the best."""
     refused: tuple[str, ...]
     """Reasons why other candidates do not fit."""
+    was_cut: bool = False
+    """Whether an interrupt or a limit on time ended the search."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +179,23 @@ class FusionCounts(SearchCounts):
     tiles_refused: int
 
 
+Objective = Literal["throughput", "latency"]
+
+
+@dataclass(frozen=True)
+class OtherObjective(Brief):
+    """The best partitions of the same chips and splits under the objective that was not asked."""
+
+    objective: Objective
+    time_s: float
+    """Time of one sequence under it [s]."""
+    bound_s: float
+    """Lower bound of that time [s]."""
+    gap: float
+    micro_batch: int
+    partitions: tuple[FusedPartition, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class FusionAnswer(Shown):
     """Kernels fused into partitions that run on one chip after the other."""
@@ -205,12 +224,12 @@ class FusionAnswer(Shown):
     """Repetitions of the graph on one chip."""
     micro_batch: int
     """Passes in flight: weights are read once for all of them."""
-    objective: Literal["throughput", "latency"]
-    """The goal of the search; under it are ``time_s``, its parts and the bound."""
+    objective: Objective
+    """The goal of the search; under it are ``time_s``, its parts, the bound and the partitions."""
     num_passes: int | None
     """Passes of the stream; None: without end."""
     latency_s: float
-    """Latency of one pass alone on the chips [s]."""
+    """Latency of one pass alone on the chips, in partitions and tiles of its own [s]."""
     weights_s: float
     """Part of the latency in which weights and sums pass between DRAM and chip [s]."""
     time_s: float
@@ -247,6 +266,7 @@ class FusionAnswer(Shown):
     """Partitions in the order of time."""
     places: tuple[PlacedPartition, ...] = ()
     """Places of the kernels of each partition; empty where no links between cores are stated."""
+    other: OtherObjective
     warnings: tuple[str, ...] = ()
     version: str = ""
     command: str = ""

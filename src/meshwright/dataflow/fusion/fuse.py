@@ -20,7 +20,10 @@ from meshwright.dataflow.branches import OpenDims
 from meshwright.dataflow.fusion.answer import (
     Fusion,
     FusionAnswer,
+    FusionChoice,
     FusionCounts,
+    Objective,
+    OtherObjective,
     PlacedPartition,
 )
 from meshwright.dataflow.fusion.cores import CoreGrid, grid_of
@@ -36,7 +39,6 @@ from meshwright.dataflow.fusion.problem import (
 )
 from meshwright.dataflow.fusion.question import (
     FusionQuestion,
-    Objective,
     check_question,
     tiles_of,
     tilings,
@@ -119,31 +121,28 @@ def fuse_graph(
         for split in case.splits.likely
         for problem in case.problems(split)
     ]
+    known: KnownLattices = {}
     choice = best_of(
-        [WeightedProblem(problem, case.weight) for case, _, problem in tried], progress, until_s
-    )
+        [WeightedProblem(problem, case.weight) for case, _, problem in tried],
+        progress, until_s, known,
+    )  # fmt: skip
     case, split, _ = tried[choice.number]
+    same_share = [problem for one, way, problem in tried if one is case and way is split]
     ring, gap = case.splits.ring, case.splits.gap
     if ring is not None:
         split, fusion = _refined(ring, split, choice.fusion, case.problems, until_s)
+        if split is not tried[choice.number][1]:
+            same_share = case.problems(split)
         seconds = fusion.time_s * case.weight
         least_s = min(choice.bound_s, seconds)
         choice = replace(choice, fusion=fusion, weighted_s=seconds, bound_s=least_s)
         gap = gap_of(seconds, _least_s(cases, seconds, until_s))
     asked, fusion = case.question, choice.fusion
     graph, grid, chips = asked.graph, asked.target.grid, asked.tp * asked.pp
-    sets = fusion.problem.sets_of(
-        [[one.name for one in part.kernels] for part in fusion.partitions]
-    )
-    tiles = [(part.tiled, part.tile) for part in fusion.partitions]
-    alone, stream = (
-        fusion
-        if objective == asked.objective
-        else evaluate(
-            fusion.problem.under(objective == "latency", _send_s(asked, objective)), sets, tiles
-        )
-        for objective in OBJECTIVES
-    )
+    other = _under_other(asked, choice, same_share, known, until_s)
+    alone, stream = fusion, other.fusion
+    if asked.objective == "throughput":
+        alone, stream = stream, alone
     longest = max(fusion.partitions, key=lambda part: part.time_s)
     rate = 1.0 / (stream.time_s * asked.repeats)
     places = placed(fusion)
@@ -169,12 +168,50 @@ def fuse_graph(
             tiles_refused=len(choice.refused),
         ),
         refused=choice.refused, partitions=fusion.partitions, places=places,
+        other=OtherObjective(
+            objective=_other_than(asked.objective), time_s=other.weighted_s,
+            bound_s=other.bound_s, gap=gap_of(other.weighted_s, other.bound_s),
+            micro_batch=other.fusion.micro_batch, partitions=other.fusion.partitions,
+        ),
         warnings=tuple(_warnings(asked, places)),
     )  # fmt: skip
-    return lawful(answer, fusion_facts(asked, fusion, answer.latency_s))
+    return lawful(answer, fusion_facts(asked, alone, stream))
 
 
-OBJECTIVES: tuple[Objective, ...] = ("latency", "throughput")
+def _other_than(objective: Objective) -> Objective:
+    return "latency" if objective == "throughput" else "throughput"
+
+
+def _under_other(
+    asked: FusionQuestion,
+    choice: FusionChoice,
+    problems: Sequence[FusionProblem],
+    known: KnownLattices,
+    until_s: float,
+) -> FusionChoice:
+    """Return the best fusion of the same share of the chips under the other objective.
+
+    It has partitions and tiles of its own; those of ``choice``, where these are faster or where the
+    search for them was cut short.
+    """
+    objective, fusion = _other_than(asked.objective), choice.fusion
+    for_latency, send_s = objective == "latency", _send_s(asked, objective)
+    kept = evaluate(
+        fusion.problem.under(for_latency, send_s),
+        fusion.problem.sets_of([k.name for k in part.kernels] for part in fusion.partitions),
+        [(part.tiled, part.tile) for part in fusion.partitions],
+    )
+    listed = [problem.under(for_latency, send_s) for problem in problems]
+    least_s = min(kept.time_s, *map(bound_s, listed))
+    same = replace(choice, fusion=kept, weighted_s=kept.time_s, bound_s=least_s)
+    if choice.was_cut:
+        return same
+    try:
+        found = best_of(map(WeightedProblem, listed), None, until_s, known)
+    except (InfeasibleError, KeyboardInterrupt):
+        return same
+    bound = min(found.bound_s, kept.time_s)
+    return found if found.weighted_s < kept.time_s else replace(same, bound_s=bound)
 
 
 def _may_keep(question: FusionQuestion) -> tuple[bool, ...]:

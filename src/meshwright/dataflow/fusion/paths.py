@@ -203,7 +203,8 @@ def _unbeaten(ideal: IntArray, first: FloatArray, second: FloatArray) -> IntArra
     if not len(ideal):
         return np.zeros(0, np.int64)
     order = np.lexsort((second, first, ideal))
-    _, rank = np.unique(second[order], return_inverse=True)
+    rank = np.empty(len(order), np.int64)
+    rank[np.argsort(second[order], kind="stable")] = np.arange(len(order))
     group = np.cumsum(np.diff(ideal[order], prepend=ideal[order[0]]) != 0)
     level = rank - group * (len(order) + 1)
     is_lower: BoolArray = np.append(True, level[1:] < np.minimum.accumulate(level)[:-1])

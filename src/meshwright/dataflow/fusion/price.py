@@ -186,10 +186,21 @@ def price_partitions(problem: FusionProblem, sets: BoolArray) -> PartitionPrices
 
     Sets whose least bytes exceed the SRAM are not priced: their entries are infinite.
     """
-    may_fit = _may_fit(problem, sets)
-    if may_fit.all():
-        return _priced(problem, sets)
-    return _priced(problem, sets[may_fit]).spread(may_fit)
+    (found,) = _in_each_tile((problem,), sets)
+    return found
+
+
+def _in_each_tile(tiles: Sequence[FusionProblem], sets: BoolArray) -> list[PartitionPrices]:
+    """Return the prices of the same sets in each tile; the rows that fill a set are the same."""
+    may_fit = [_may_fit(tile, sets) for tile in tiles]
+    some, reads, found = np.any(may_fit, axis=0), tiles[0].reads, []
+    rows = np.zeros(len(sets))
+    if tiles[0].rules.counts_fill:
+        rows[some] = _longest(reads, np.ones_like(reads), sets[some])
+    for tile, those in zip(tiles, may_fit, strict=True):
+        priced = _priced(tile, sets[those], rows[those])
+        found.append(priced if those.all() else priced.spread(those))
+    return found
 
 
 def price_windows(
@@ -215,7 +226,7 @@ def price_windows(
 
 def price_tiles(problem: FusionProblem, sets: BoolArray) -> PartitionPrices:
     """Return the prices of each set in each tile in which it fits and that no other one beats."""
-    return in_best_tiles([price_partitions(tile, sets) for tile in problem.tiles])
+    return in_best_tiles(_in_each_tile(problem.tiles, sets))
 
 
 def in_best_tiles(priced: Sequence[PartitionPrices]) -> PartitionPrices:
@@ -265,7 +276,7 @@ def _may_fit(problem: FusionProblem, sets: BoolArray) -> BoolArray:
     return found
 
 
-def _priced(problem: FusionProblem, sets: BoolArray) -> PartitionPrices:
+def _priced(problem: FusionProblem, sets: BoolArray, rows: FloatArray) -> PartitionPrices:
     """Return the price of each set of kernels; computation is infinite where SRAM is too small."""
     grid, tiles = problem.grid, float(problem.num_tiles)
     flows = _flows(problem.tensors, sets)
@@ -284,10 +295,8 @@ def _priced(problem: FusionProblem, sets: BoolArray) -> PartitionPrices:
     cycles[asked] = least_cycles(problem.choices, grid.num_cores, sets[asked])
     compute, dram = tiles * cycles / grid.frequency_hz, moved / grid.dram_bytes_per_s
     busy = larger(compute, larger(dram, network))
-    rows = waits = np.zeros(len(sets))
-    if problem.rules.counts_fill:
-        rows = _longest(problem.reads, np.ones_like(problem.reads), sets)
-    if problem.for_latency:
+    waits = np.zeros(len(sets))
+    if problem.for_latency and problem.waits.any():
         waits = _longest(problem.reads, problem.waits, sets)
     return PartitionPrices(
         fits=is_held & np.isfinite(cycles),

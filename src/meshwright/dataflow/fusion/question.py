@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf, prod
-from typing import Literal
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.base.records import Brief
 from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.systems import load_chip, load_system
+from meshwright.dataflow.fusion.answer import Objective
 from meshwright.dataflow.fusion.cores import CoreGrid, grid_of, tileable_dims
 from meshwright.dataflow.fusion.problem import OWN, Rules
 from meshwright.dataflow.roofline import dtype_of_product
@@ -20,9 +20,6 @@ LEAST_TILE = 16
 """The smallest tile that is tried where none is given, of dims that are much longer."""
 MOST_POINTS = 2**60
 """Most points of one kernel: cycles are whole numbers of 64 bits."""
-
-
-Objective = Literal["throughput", "latency"]
 
 
 @dataclass(frozen=True)

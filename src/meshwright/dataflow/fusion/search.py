@@ -184,13 +184,12 @@ def evaluate(
     prices = None
     if tiles is not None:
         numbers = {(tile.tiled, tile.tile): place for place, tile in enumerate(problem.tiles)}
-        taken = [numbers[tile] for tile in tiles]
-        every = [price_partitions(tile, sets) for tile in problem.tiles]
-        rows = [
-            replace(every[tile].rows(np.array([place])), tile=np.array([tile]))
-            for place, tile in enumerate(taken)
-        ]
-        prices = PartitionPrices.joined(rows)
+        taken, found = np.array([numbers[tile] for tile in tiles]), []
+        for tile in np.unique(taken).tolist():
+            rows = np.flatnonzero(taken == tile)
+            priced = price_partitions(problem.tiles[tile], sets[rows])
+            found.append(replace(priced, number=rows, tile=np.full(len(rows), tile)))
+        prices = PartitionPrices.joined(found)
     return _best([_solve(problem, chain_of(sets), prices)], problem)
 
 
@@ -358,7 +357,8 @@ def _loading_steps(
     """Return steps whose weights come ahead, a path being (its end, when loading may begin)."""
     partition = lattice.partition[number]
     times = PartitionTimes.of(problem, prices, size, byte_s).rows(partition)
-    least = (prices.spaced_s(size)[partition], times.load_s + times.memory_s)
+    passed_s = larger(times.run_s - times.room_s, times.memory_s)
+    least = (prices.spaced_s(size)[partition], times.load_s + passed_s)
 
     def advance(end: FloatArray, ready: FloatArray, rows: IntArray) -> Columns:
         _, after, loads = times.rows(rows).after(end, ready)
@@ -508,7 +508,7 @@ class WeightedProblem:
 
 def best_of(
     candidates: Iterable[WeightedProblem], progress: Callable[[int, int], None] | None = None,
-    until_s: float = np.inf,
+    until_s: float = np.inf, known: KnownLattices | None = None,
 ) -> FusionChoice:  # fmt: skip
     """Return the candidate of the least weighted seconds, those of the lowest bound tried first.
 
@@ -526,7 +526,7 @@ def best_of(
         (entry.weight * bound_s(entry.problem), number) for number, entry in enumerate(listed)
     ]
     heapify(waiting)
-    known: KnownLattices = {}
+    known = {} if known is None else known
     wide: dict[int, KernelOrders] = {}
     best: tuple[float, int, Fusion] | None = None
     least, num_fused = float("inf"), 0
@@ -565,6 +565,8 @@ def best_of(
         more = f"; {others} more that were tried do not fit either" if others else ""
         raise InfeasibleError(f"{first}{more}")
     weighted, number, fusion = best
-    least = min([least, *(open_s for open_s, _ in waiting[:1])])
-    bound, reasons = min(least, weighted), tuple(refused.values())
-    return FusionChoice(number, fusion, weighted, bound, num_fused, len(waiting), reasons)
+    open_s = waiting[0][0] if waiting else np.inf
+    bound, reasons = min(least, open_s, weighted), tuple(refused.values())
+    return FusionChoice(
+        number, fusion, weighted, bound, num_fused, len(waiting), reasons, open_s < weighted
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -49,7 +49,7 @@ def _tiles(answer: FusionAnswer) -> Iterator[Tile]:
     yield Tile("How fast is it?", speed_line(answer), _pass_line(answer), "time", label="speed")
     yield Tile(
         "How long does one take?", f"{format_seconds(answer.latency_s)} for one {one} alone",
-        _weights_line(answer), "time", label="latency",
+        _latency_line(answer), "time", label="latency",
     )  # fmt: skip
     fullest, room = _fullest(answer), answer.sram_capacity_bytes
     yield Tile("Does it fit?", f"{format_bytes(fullest)} of {format_bytes(room)} of SRAM in the "
@@ -96,14 +96,14 @@ def question_line(answer: FusionAnswer) -> str:
     how += " for latency" if answer.objective == "latency" else ""
     return (
         f"{answer.graph} on {answer.chip}, {how}: tp {answer.tp}, pp {answer.pp}, "
-        f"tiles of {_tile_lengths(answer)}"
+        f"tiles of {_tile_lengths(answer.partitions)}"
     )
 
 
-def _tile_lengths(answer: FusionAnswer) -> str:
+def _tile_lengths(partitions: Sequence[FusedPartition]) -> str:
     """Return the tiles of all partitions, from the shortest to the longest of each dim."""
     lengths: dict[str, list[int]] = {}
-    for part in answer.partitions:
+    for part in partitions:
         lengths.setdefault(part.tiled, []).append(part.tile)
     ranges = ((dim, min(tiles), max(tiles)) for dim, tiles in lengths.items())
     return " or ".join(
@@ -125,22 +125,42 @@ def _pass_line(answer: FusionAnswer) -> str:
     """Return the time of a pass, and the passes in flight."""
     often = f" x {answer.repeats} for" if answer.repeats > 1 else ""
     if answer.objective == "latency":
-        return f"partitions and {_passes(answer, 1)} in flight are those of the least latency"
+        return f"{_passes(answer, answer.other.micro_batch)} in flight\n{_own_line(answer)}"
     stream = "" if answer.num_passes is None else f", {answer.num_passes:,} in all"
     return (f"{format_seconds(answer.time_s)}{often} a {answer.pass_name}, "
             f"{_passes(answer, answer.micro_batch)} in flight{stream}")  # fmt: skip
 
 
-def _weights_line(answer: FusionAnswer) -> str:
-    """Return the part of the latency that loads weights, and the passes that share it."""
+def _has_own(answer: FusionAnswer) -> bool:
+    """Return whether the other objective has other partitions or tiles."""
+    stated, others = (
+        [(*(one.name for one in part.kernels), part.tile, part.tiled) for part in partitions]
+        for partitions in (answer.partitions, answer.other.partitions)
+    )
+    return stated != others
+
+
+def _own_line(answer: FusionAnswer) -> str:
+    """Return the partitions of the other objective, where they are its own."""
+    if not _has_own(answer):
+        return ""
+    many = counted(len(answer.other.partitions), "partition")
+    tiles = _tile_lengths(answer.other.partitions)
+    return f"in {many} of its own, tiles of {tiles} (--objective {answer.other.objective})"
+
+
+def _latency_line(answer: FusionAnswer) -> str:
+    """Return the part of the latency that loads weights, and partitions that are its own."""
+    loads = "no weights are waited for"
     if answer.resident_bytes:
-        return "weights stay in the SRAM"
-    if not answer.weights_s:
-        return "no weights are waited for"
-    loads = f"{format_seconds(answer.weights_s)} of it waits for weights"
-    if answer.micro_batch == 1:
+        loads = "weights stay in the SRAM"
+    elif answer.weights_s:
+        loads = f"{format_seconds(answer.weights_s)} of it waits for weights"
+        if answer.micro_batch > 1:
+            loads += f", which {answer.micro_batch} in flight share (--micro-batch)"
+    if answer.objective == "latency":
         return loads
-    return f"{loads}, which {answer.micro_batch} in flight share (--micro-batch)"
+    return f"{loads}\n{_own_line(answer)}"
 
 
 def _fullest(answer: FusionAnswer) -> float:
@@ -252,16 +272,10 @@ def _memory(answer: FusionAnswer) -> Iterator[Part]:
 
 
 def _partitions(answer: FusionAnswer) -> Iterator[Part]:
-    rows = [
-        (number, words(part.limit), part.time_s, part.compute_s, part.dram_s, part.network_s,
-         ", ".join(f"{kernel.name} {kernel.cores}" for kernel in part.kernels),
-         "" if part.weight_parts == 1 else f"{part.weight_parts} parts")
-        for number, part in enumerate(answer.partitions, start=1)
-    ]  # fmt: skip
-    head = ("", "limit", "time [s]", "compute [s]", "DRAM [s]", "network [s]",
-            "cores of each kernel", "weights in")  # fmt: skip
-    yield Table(head, rows, "In the order of time; the longest of the three resources sets the "
-                "pace")  # fmt: skip
+    yield _table(answer.partitions, "In the order of time; the longest of the three resources sets "
+                 "the pace")  # fmt: skip
+    if _has_own(answer):
+        yield _table(answer.other.partitions, f"Those of --objective {answer.other.objective}")
     if answer.places:
         yield Table(
             ("", "busiest link [s]", "exposed [s]", "kernels along the rows of the mesh of cores"),
@@ -270,6 +284,18 @@ def _partitions(answer: FusionAnswer) -> Iterator[Part]:
             "Places of the least load on the links between cores",
         )  # fmt: skip
     yield from _over_time(answer)
+
+
+def _table(partitions: Sequence[FusedPartition], caption: str) -> Table:
+    rows = [
+        (number, words(part.limit), part.time_s, part.compute_s, part.dram_s, part.network_s,
+         ", ".join(f"{kernel.name} {kernel.cores}" for kernel in part.kernels),
+         "" if part.weight_parts == 1 else f"{part.weight_parts} parts")
+        for number, part in enumerate(partitions, start=1)
+    ]  # fmt: skip
+    head = ("", "limit", "time [s]", "compute [s]", "DRAM [s]", "network [s]",
+            "cores of each kernel", "weights in")  # fmt: skip
+    return Table(head, rows, caption)
 
 
 def _over_time(answer: FusionAnswer) -> tuple[Chart, Chart]:
