@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, reduce
+from itertools import pairwise
 
 import numpy as np
 
@@ -59,6 +60,7 @@ from meshwright.wafer.operators.options import SharedChoices
 from meshwright.wafer.operators.prices import (
     BEFORE,
     Handover,
+    Launches,
     OperatorPrices,
     Place,
     handovers,
@@ -90,26 +92,51 @@ class Assigned:
         return float(np.max(self.memory.total_bytes))
 
 
-def _layers(prices: OperatorPrices, used: Counter[tuple[Place, int]]) -> tuple[LayerCost, ...]:
+Layers = Counter[tuple[int, tuple[int, ...]]]
+"""How often a piece of the model stands with one option for each of its groups."""
+
+
+def _mean_layers(prices: OperatorPrices, layers: Layers) -> tuple[LayerCost, ...]:
     """Return the mean layer of each kind, and the edges."""
     found = []
     for number, piece in enumerate(prices.problem.pieces):
-        mine = {key: count for key, count in used.items() if key[0][0] == number}
+        used: Counter[tuple[int, int]] = Counter()
+        waits: dict[str, Num] = dict.fromkeys(LAUNCHES, 0.0)
+        for (kind, own), count in layers.items():
+            if kind != number:
+                continue
+            used.update(dict.fromkeys(enumerate(own), count))
+            launches = [prices.costs[kind][group].launches for group, _ in enumerate(own)]
+            for name in LAUNCHES:
+                beyond_s = sum(
+                    number_at(getattr(launch, name), option)
+                    for launch, option in zip(launches, own, strict=True)
+                )
+                waits[name] += max(beyond_s, 0.0) * count / piece.count
         costs = {
-            (place, option): take_rows(prices.costs[place[0]][place[1]], [option])
-            for place, option in mine
+            (group, option): take_rows(prices.costs[number][group], [option])
+            for group, option in used
         }
-        shares = [count / piece.count for count in mine.values()]
+        shares = [count / piece.count for count in used.values()]
         mean = weighted_sum([cost.layer for cost in costs.values()], shares)
         # The largest transient, and the tensors that recomputation of a whole layer restores.
-        brought_back: dict[Place, Num] = {}
-        for (place, _), cost in costs.items():
-            before = brought_back.get(place, 0.0)
-            brought_back[place] = larger(before, cost.recomputed_bytes)
+        brought_back: dict[int, Num] = {}
+        for (group, _), cost in costs.items():
+            before = brought_back.get(group, 0.0)
+            brought_back[group] = larger(before, cost.recomputed_bytes)
         transient = reduce(larger, [cost.transient_bytes for cost in costs.values()])
         working = transient + sum(brought_back.values())
-        found.append(replace(mean, working_bytes=working))
+        found.append(replace(with_launches(mean, waits), working_bytes=working))
     return (*found[:-1], found[-1].at_once())
+
+
+LAUNCHES = tuple(one.name for one in fields(Launches))
+
+
+def with_launches(cost: LayerCost, waits: Mapping[str, Num]) -> LayerCost:
+    """Return a price with other waits for launches, by pass [s]."""
+    more_s = waits["forward_launch_s"] - cost.forward_launch_s
+    return replace(cost, forward_total_s=cost.forward_total_s + more_s, **waits)
 
 
 @dataclass(frozen=True)
@@ -347,6 +374,20 @@ class ModelGraph:
         return fills_of(self.frame, self.num_micro_batches)
 
     @cached_property
+    def waits(self) -> float:
+        """The weight of launches beyond computation in the bound of a layer: 0 or 1.
+
+        A layer waits for at least any share of their sum between the two.
+        """
+        groups = [cost for costs in self.prices.costs for cost in costs]
+        whole_s = np.sum([column(cost.layer.total_s) for cost in groups], axis=0)
+        beyond_s = np.sum(
+            [column(getattr(cost.launches, name)) for cost in groups for name in LAUNCHES[:2]],
+            axis=0,
+        )
+        return float(beyond_s[int(np.argmin(whole_s))] > 0.0)
+
+    @cached_property
     def position(self) -> str:
         """The stage that bounds a step: the slowest under the option that is fastest for all."""
         of_piece = [
@@ -363,8 +404,9 @@ class ModelGraph:
     def _alone(self, node: int, window_share: float) -> Load:
         """Return the cost of a group in a step under each option."""
         problem, place = self.prices.problem, self.places[node]
-        cost, plan_options = self.prices.costs[place[0]][place[1]].layer, self.frame.plan_options
-        (cost,) = split_backward([cost], plan_options)
+        group, plan_options = self.prices.costs[place[0]][place[1]], self.frame.plan_options
+        waits = {name: self.waits * getattr(group.launches, name) for name in LAUNCHES}
+        (cost,) = split_backward([with_launches(group.layer, waits)], plan_options)
         optimizer, stage = problem.workload.optimizer, plan_options.zero_stage
         m, kinds = self.num_micro_batches, self.prices.held(place)
         params = sum(number for _, number in kinds)
@@ -471,14 +513,12 @@ class ModelGraph:
         """Return the price of the whole step for one choice of each node."""
         prices, places = self.prices, self.places
         problem, plan_options = prices.problem, self.frame.plan_options
-        used: Counter[tuple[Place, int]] = Counter()
-        for node, key in enumerate(zip(places, choices, strict=True)):
-            used[key] += int(self.times_of[node])
         strategy = stack([prices.options.strategy(choices[-1])])
         send_s = max((prices.sends_s[choices[node]] for node in self.senders), default=0.0)
         price = price_pipeline(
-            problem, plan_options, strategy, _layers(prices, used), np.array([send_s])
-        )
+            problem, plan_options, strategy, _mean_layers(prices, self._chosen(choices)),
+            np.array([send_s]),
+        )  # fmt: skip
         is_alone = self.frame.num_stages == 1
         if problem.graph.tied and is_alone and choices[0] != choices[-1]:
             # The ends split the tied table differently: it is held twice.
@@ -519,6 +559,14 @@ class ModelGraph:
             memory=max(memory, key=lambda use: float(np.max(use.total_bytes))),
             pipeline=price,
         )
+
+    def _chosen(self, choices: Sequence[int]) -> Layers:
+        """Return how often each piece of the model stands with the same options."""
+        head, starts = len(self.prices.groups) - 1, self.first_nodes
+        found: Layers = Counter({(head - 1, (choices[0],)): 1, (head, (choices[-1],)): 1})
+        for kind, (first, end) in zip(self.layers.kinds, pairwise(starts), strict=True):
+            found[kind, tuple(choices[first:end])] += int(self.times_of[first])
+        return found
 
     def _table_params(self, option: int) -> float:
         """Return the parameters of the token table on one device under an option [1]."""

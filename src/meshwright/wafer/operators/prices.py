@@ -24,7 +24,7 @@ from meshwright.base.arrays import (
     take_rows,
 )
 from meshwright.cost.communication import Collectives
-from meshwright.cost.layer import (
+from meshwright.cost.layer import BlockCost, LayerCost, layer_cost, priced_pieces
     LayerCost,
     layer_cost,
     priced_pieces,
@@ -120,6 +120,41 @@ def handovers(groups: Sequence[LayerGraph]) -> list[Handover]:
 
 
 @dataclass(frozen=True)
+class Launches:
+    """Launches of the kernels of a group beyond its computation: less than 0 where it is longer.
+
+    A layer waits for the launches of all its groups that their computation does not hide.
+    """
+
+    forward_launch_s: Num
+    backward_launch_s: Num
+    input_launch_s: Num
+    weight_launch_s: Num
+
+
+def launches_of(block: BlockCost, host_s: float, zero: Num) -> Launches:
+    """Return the launches of a part of a layer beyond its computation, by pass [s].
+
+    Parameters
+    ----------
+    host_s
+        Launch of one kernel [s].
+    zero
+        It gives every part the length of the columns.
+    """
+    total, again = block.everything, block.recomputed
+    weight_s = total.weight_gradient_s
+    backward_s = total.input_gradient_s + weight_s + again.forward_s
+    kernels = total.backward_kernels + again.forward_kernels
+    return Launches(
+        zero + total.forward_kernels * host_s - total.forward_s,
+        zero + kernels * host_s - backward_s,
+        zero + (kernels - block.num_weights) * host_s - backward_s + weight_s,
+        zero + block.num_weights * host_s - weight_s,
+    )
+
+
+@dataclass(frozen=True)
 class GroupCost:
     """The price of one group, and the parts of its working memory: columns of options."""
 
@@ -128,6 +163,7 @@ class GroupCost:
     """Alive for a moment [bytes]."""
     recomputed_bytes: Num
     """Activations that recomputation brings back for the whole layer [bytes]."""
+    launches: Launches
 
 
 @dataclass(frozen=True)
@@ -221,6 +257,7 @@ def _of_tensor(problem: Problem, options: Options, streamed: Streamed) -> list[l
                     layer_cost([block], problem.rates, zero),
                     block.transient_bytes + zero,
                     block.recomputed_bytes + zero,
+                    launches_of(block, problem.rates.host_s, zero),
                 )
                 for block in piece.blocks(recompute)
             ]
