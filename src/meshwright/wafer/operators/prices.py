@@ -25,10 +25,6 @@ from meshwright.base.arrays import (
 )
 from meshwright.cost.communication import Collectives
 from meshwright.cost.layer import BlockCost, LayerCost, layer_cost, priced_pieces
-    LayerCost,
-    layer_cost,
-    priced_pieces,
-)
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import (
     DataParallelLinks,
