@@ -22,8 +22,8 @@ from meshwright.sharding.strategy import Recompute, stack
 from meshwright.topology.network import Network
 from meshwright.train.answer import OperatorPlan
 from meshwright.wafer.answer import SimulatedStep
-from meshwright.wafer.messages import HeldParams, PiecePasses, piece_passes
-from meshwright.wafer.operators.model import ModelGraph, moves_of
+from meshwright.wafer.messages import HeldParams, OperatorWork, PiecePasses, piece_passes
+from meshwright.wafer.operators.model import LAUNCHES, ModelGraph, moves_of
 from meshwright.wafer.operators.options import Options, cut_of, frame_of
 from meshwright.wafer.operators.prices import (
     BEFORE,
@@ -96,8 +96,12 @@ class _Played:
             found.append(Exchanges(own, options.take(row).network, ranks, self.bare, launch_s))
         return tuple(found)
 
-    def passes(self, place: Place, option: int) -> PiecePasses:
-        """Return both passes of one group under an option."""
+    def passes(self, place: Place, option: int, own: Sequence[int]) -> PiecePasses:
+        """Return both passes of one group under an option.
+
+        Its waits for launches are its part of those of the layer, whose groups have options of
+        their own.
+        """
         piece, group = place
         exchanges, problem = self.exchanges[option], self.prices.problem
         plan_options = exchanges.plan_options
@@ -105,7 +109,25 @@ class _Played:
             plan_options = replace(plan_options, recompute=Recompute.NONE)
         names = {op.name for op in self.prices.groups[piece][group].ops}
         network = exchanges.groups.network
-        return piece_passes(problem, plan_options, network, names=names)[piece]
+        found = piece_passes(problem, plan_options, network, names=names)[piece]
+        return PiecePasses(
+            tuple(self._waiting(piece, own, found.forward, LAUNCHES[0])),
+            tuple(self._waiting(piece, own, found.backward, LAUNCHES[1])),
+        )
+
+    def _waiting(
+        self, piece: int, own: Sequence[int], works: Sequence[OperatorWork], name: str
+    ) -> Iterator[OperatorWork]:
+        """Yield the works of a group with its part of the waits of its layer in one pass."""
+        beyond_s = [
+            number_at(getattr(cost.launches, name), option)
+            for cost, option in zip(self.prices.costs[piece], own, strict=True)
+        ]
+        alone_s = sum(max(each_s, 0.0) for each_s in beyond_s)
+        share = max(sum(beyond_s), 0.0) / alone_s if alone_s else 1.0
+        for work in works:
+            is_wait = work.name == "launch"
+            yield replace(work, compute_s=work.compute_s * share) if is_wait else work
 
     def params(self, place: Place, option: int) -> HeldParams[float]:
         """Return the parameters of one group on one device [1]."""
@@ -160,7 +182,7 @@ class _Played:
                     returns += self.handed(tensor, layer, option, source, times, stage)
         recompute = self.prices.options.frame.plan_options.recompute
         return LayerRun(
-            self.passes(place, option),
+            self.passes(place, option, own),
             num_layers,
             num_layers,
             self.data(params, option),
