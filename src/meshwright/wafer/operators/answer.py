@@ -169,8 +169,13 @@ def check_operators(problem: Problem) -> None:
     Raises
     ------
     UnsupportedError
-        Off grids, on very large ones, and below a cap on power.
+        Off grids, on very large ones, below a cap on power, and for a framework.
     """
+    if title := problem.workload.software.framework:
+        raise UnsupportedError(
+            f"{title} starts one strategy for all operators: plan without --framework, or without "
+            "--with per_operator"
+        )
     if problem.system.is_power_capped:
         raise UnsupportedError(
             "a strategy for each operator is priced without its energy: it takes a system without "
