@@ -15,7 +15,8 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.wafer.operators.assignment import SharedTable, room_bytes
-from meshwright.wafer.operators.prices import Assigned, ModelGraph, Place
+from meshwright.wafer.operators.model import Assigned, ModelGraph
+from meshwright.wafer.operators.prices import Place
 
 Chosen = tuple[int, ...]
 """The option of each place."""

@@ -8,7 +8,13 @@ from small_problems import experts, model
 
 from meshwright.base.arrays import number_at
 from meshwright.network.simulation.tasks import critical_path, seconds_by_track
-from meshwright.sharding.strategy import PlanOptions, Recompute, Streamed, make_strategy
+from meshwright.sharding.strategy import (
+    PlanOptions,
+    Recompute,
+    ScheduleKind,
+    Streamed,
+    make_strategy,
+)
 from meshwright.train.answer import OperatorOption, OperatorPlan
 from meshwright.wafer.operators.prices import places_of
 from meshwright.wafer.operators.simulation import simulate_operators
@@ -53,6 +59,12 @@ def operators_of(asked, prices, assignment, reshard_s=0.0):
         ({"tatp": 8}, PlanOptions(streamed=Streamed.INPUTS)),
         ({"tatp": 4, "dp_shard": 2}, ONE),
         ({"tp": 4, "cp": 2}, ONE),
+        ({"pp": 2, "dp_shard": 4}, replace(WAITS, zero_stage=1)),
+        ({"pp": 4, "tatp": 2}, replace(ONE, schedule=ScheduleKind.ZERO_BUBBLE)),
+        (
+            {"pp": 2, "num_virtual_stages": 2, "tp": 4},
+            replace(ONE, schedule=ScheduleKind.INTERLEAVED),
+        ),
     ],
 )
 def test_one_option_for_all_takes_what_its_strategy_takes(degrees, plan_options):

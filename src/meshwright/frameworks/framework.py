@@ -27,6 +27,8 @@ class LaunchFiles:
     """Whether the files that are written can be shown."""
     catalog = ""
     """The framework of the catalog whose limits a plan must keep."""
+    takes_operators = False
+    """Whether its files hold a strategy for each operator."""
     table_name = ""
     is_general = False
     """Whether it claims commands of other programs too, as launchers do: those come first."""

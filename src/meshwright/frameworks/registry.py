@@ -19,7 +19,11 @@ from meshwright.train.question import under
 
 def refusals(plan: Plan, target: str) -> list[Fault]:
     """Return everything of a plan that a target cannot express, under the target's framework."""
-    exporter = exporters[target]
+    exporter, operators = exporters[target], plan.operators
+    if operators is not None and len(operators.options) > 1 and not exporter.takes_operators:
+        message = f"{len(operators.options)} strategies for the operators; it takes one for all"
+        fix = "plan without --with per_operator, or export shardings"
+        return [Fault("operators", message, fix)]
     try:
         return list(exporter.refusals(_asked(plan, exporter.catalog)))
     except SpecError as error:

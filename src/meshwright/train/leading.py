@@ -129,7 +129,7 @@ class Placer:
         raise UnsupportedError("a strategy for each operator needs a grid of devices")
 
     def operator_plan(
-        self, problem: Problem, *,
+        self, problem: Problem, best: Candidate, *,
         allowed: Mapping[str, Sequence[object]] | None = None, cluster: Cluster = HERE,
         progress: Progress | None = None,
     ) -> OperatorPlan | None:  # fmt: skip

@@ -44,6 +44,8 @@ from meshwright.train.robustness import NUM_DRAWS, robustness
 from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
 
+ROUNDING = 1e-9
+"""Share by which sums of the same parts in another order differ."""
 NUM_PERTURBED = 8
 """Leading candidates that are priced again under perturbed constants."""
 
@@ -141,12 +143,17 @@ def _with_operators(
     """Add a strategy for each operator to a plan; after an interrupt the plan stays without."""
     try:
         operators = placer.operator_plan(
-            space.problem, allowed=allowed, cluster=space.cluster, progress=progress
+            space.problem, found.best, allowed=allowed, cluster=space.cluster, progress=progress
         )
     except KeyboardInterrupt:
         note = "interrupted: the search for a strategy for each operator was not finished"
         return replace(found, warnings=(*found.warnings, note))
-    return replace(found, operators=operators)
+    uniform_s = found.best.estimate.step_time_s
+    if operators is not None and operators.step_time_s <= uniform_s * (1.0 + ROUNDING):
+        return replace(found, operators=operators)
+    takes = "fits" if operators is None else f"takes less than {format_seconds(uniform_s)}"
+    note = f"one strategy for all operators: no assignment of strategies to them {takes}"
+    return replace(found, warnings=(*found.warnings, note))
 
 
 def _answer(

@@ -158,6 +158,22 @@ def choice_network(
     return laid_network(problem, joined([known[id(choices)] for _, choices in laid]), columns)
 
 
+def nesting_of(
+    axes: Sequence[str], shapes: Mapping[str, Sequence[int]], plan_options: PlanOptions,
+    num_levels: int, devices: tuple[int, ...] = (),
+) -> Nesting:  # fmt: skip
+    """Return the way to lay the axes that an answer states, unused axes behind them.
+
+    Parameters
+    ----------
+    shapes
+        Block of each axis of more than one device, outermost level first.
+    """
+    unused = tuple(axis for axis in plan_options.axis_order if axis not in axes)
+    laid = tuple(tuple(shapes[axis][::-1]) for axis in axes)
+    return Nesting((*axes, *unused), (*laid, *((1,) * num_levels for _ in unused)), devices)
+
+
 def laid_network(problem: Problem, placed: AxisPlacement, columns: StrategyColumns) -> AxisNetwork:
     """Return the groups of strategies, each laid in one way."""
     strides = {**placed.strides, **strides_of_experts(columns)}
@@ -190,7 +206,7 @@ def stacked(params: Sequence[HeldParams[float]]) -> HeldParams[FloatArray]:
 
 def contention_of(
     problem: Problem, plan_options: PlanOptions, strategy: Strategy, ranks: Ranks,
-    params: HeldParams[float], physical: Network,
+    params: HeldParams[float], physical: Network, *, is_routed: bool = False,
 ) -> Contention:  # fmt: skip
     """Return the contention on the links when a strategy runs on its devices.
 
@@ -198,9 +214,13 @@ def contention_of(
     ----------
     physical
         Network from :func:`physical_network`.
+    is_routed
+        Whether messages that share links are routed anew where that may help.
     """
     network = choice_network(problem, [(strategy, [Nesting(ranks.axes, ranks.shapes)])])
-    (found,) = _contentions(problem, [plan_options], network, [ranks], stacked([params]), physical)
+    (found,) = _contentions(
+        problem, [plan_options], network, [ranks], stacked([params]), physical, is_routed=is_routed
+    )
     return found
 
 

@@ -33,6 +33,7 @@ from meshwright.wafer.price import (
     PlacedPrice,
     choice_network,
     energy_of_dies,
+    nesting_of,
     price_placed,
     shared_out,
     step_links,
@@ -378,11 +379,10 @@ def price_as_placed(problem: Problem, entry: Candidate, physical: Network) -> Pl
     placement = entry.placement
     if placement is None:
         return None
-    unused = tuple(a for a in entry.plan_options.axis_order if a not in placement.axes)
-    shapes = [placement.shapes[axis][::-1] for axis in placement.axes]
-    alone = (1,) * len(placement.grid_shape)
-    shapes += [alone for _ in unused]
-    choice = Nesting((*placement.axes, *unused), tuple(shapes), placement.devices)
+    choice = nesting_of(
+        placement.axes, placement.shapes, entry.plan_options, len(placement.grid_shape),
+        placement.devices,
+    )  # fmt: skip
     found = [
         price
         for is_routed in {physical.num_devices <= MOST_DEVICES, False}

@@ -550,14 +550,14 @@ def merged(works: Sequence[OperatorWork]) -> list[OperatorWork]:
 
 
 @dataclass(frozen=True)
-class _PlayedStep:
+class PlayedStep:
     """A step that was played, and the seconds of the pipeline with all of its micro-batches."""
 
     graph: TaskGraph
     timeline: Timeline
     num_micro_batches: int
     pipeline_s: float
-    once_s: float
+    once_s: float = 0.0
     """Data-parallel communication that is as priced [s]."""
 
 
@@ -588,16 +588,14 @@ def on_path_s(graph: TaskGraph, timeline: Timeline, pipeline_s: float) -> dict[s
 
 
 def _parts(
-    price: PlacedPrice, played: _PlayedStep, waits_s: Mapping[str, float]
+    price: PlacedPrice, played: PlayedStep, waits_s: Mapping[str, float]
 ) -> dict[str, float]:
     """Return the parts of a played step."""
     pipeline, priced = price.contended.pipeline, price.contended.step.time.row()
     return simulated_parts(priced, pipeline, waits_s, played.pipeline_s, played.once_s)
 
 
-def _played(
-    problem: Problem, price: PlacedPrice, physical: Network, most_tasks: int
-) -> _PlayedStep:
+def _played(problem: Problem, price: PlacedPrice, physical: Network, most_tasks: int) -> PlayedStep:
     """Return a step of at most so many tasks, about, as it was played."""
     plan_options = replace(price.plan_options, recompute_run=1)
     strategy, network = price.strategy, price.groups(problem)
@@ -618,36 +616,43 @@ def _played(
         [work > LEAST_WORK for _, work in kinds],
     )
     stages, chunks = int(strategy.pp), int(strategy.num_virtual_stages)
-    schedule = schedules[plan_options.schedule]
-    send = None
-    if strategy.pp > 1:
-        num_bytes = number_at(send_bytes(problem, plan_options, stack([strategy])))
-        send = Message("pp", CollectiveKind.SEND, num_bytes)
     data = messages_of_data(problem, plan_options, strategy, params_of(price.closed_form))
     total = round(number_at(price.closed_form.pipeline.num_micro_batches))
-    rounds = 3 if plan_options.schedule is ScheduleKind.ZERO_BUBBLE else 2
-    num_runs, played = _extent(strategy, total, rounds, most_tasks)
+    num_runs, played = extent(strategy, plan_options, total, most_tasks)
     work = StepWork(
         runs=_runs(problem, passes, stages, chunks, num_runs, data, exchanges),
         tasks=(),
-        send=send,
+        send=sent_on(problem, plan_options, strategy),
         overlaps_data=plan_options.overlap_data_parallel,
         speed=speed,
     )
 
-    def play(num_micro_batches: int) -> tuple[TaskGraph, Timeline]:
-        tasks = pass_tasks(schedule, stages, chunks, num_micro_batches)
-        graph = step_tasks(replace(work, tasks=tasks), exchanges)
-        return graph, simulate_tasks(graph, bare)
-
-    graph, timeline = play(played)
-    pipeline_s = timeline.makespan_s
-    if played < total:
-        fewer = played - stages
-        each_s = (pipeline_s - play(fewer)[1].makespan_s) / (played - fewer)
-        pipeline_s += (total - played) * each_s
     once_s = once_a_step_s(problem, plan_options, network, price.contended.pipeline)
-    return _PlayedStep(graph, timeline, played, pipeline_s, once_s)
+    return replace(play(work, exchanges, strategy, total, played), once_s=once_s)
+
+
+def play(
+    work: StepWork, exchanges: Exchanges, strategy: Strategy, num_micro_batches: int, played: int
+) -> PlayedStep:
+    """Return some micro-batches of a step as they were played.
+
+    The others take the pace of the last ones that were.
+    """
+    stages, chunks = int(strategy.pp), int(strategy.num_virtual_stages)
+    schedule = schedules[exchanges.plan_options.schedule]
+
+    def enumerated(number: int) -> tuple[TaskGraph, Timeline]:
+        tasks = pass_tasks(schedule, stages, chunks, number)
+        graph = step_tasks(replace(work, tasks=tasks), exchanges)
+        return graph, simulate_tasks(graph, exchanges.network)
+
+    graph, timeline = enumerated(played)
+    pipeline_s = timeline.makespan_s
+    if played < num_micro_batches:
+        fewer = played - stages
+        each_s = (pipeline_s - enumerated(fewer)[1].makespan_s) / (played - fewer)
+        pipeline_s += (num_micro_batches - played) * each_s
+    return PlayedStep(graph, timeline, played, pipeline_s)
 
 
 def _passes(
@@ -702,19 +707,23 @@ def _columns(by_speed: Sequence[Sequence[PiecePasses]], works: Sequence[bool]) -
     ]
 
 
-def _extent(
-    strategy: Strategy, num_micro_batches: int, rounds: int, most_tasks: int
+def sent_on(problem: Problem, plan_options: PlanOptions, strategy: Strategy) -> Message | None:
+    """Return the message of one micro-batch to the next stage; None without a pipeline."""
+    if strategy.pp == 1:
+        return None
+    num_bytes = number_at(send_bytes(problem, plan_options, stack([strategy])))
+    return Message("pp", CollectiveKind.SEND, num_bytes)
+
+
+def extent(
+    strategy: Strategy, plan_options: PlanOptions, num_micro_batches: int, most_tasks: int
 ) -> tuple[int, int]:
     """Return the runs of a chunk and the micro-batches to play.
 
-    Micro-batches that are left out take the pace of the last ``pp`` played.
-
-    Parameters
-    ----------
-    rounds
-        Least number of micro-batches over the number of stages: with zero bubble the delayed weight
-        gradients come in the last round, so three.
+    Micro-batches that are left out take the pace of the last ``pp`` played. Two for each stage are
+    the least; with zero bubble the delayed weight gradients come in the last round, so three.
     """
+    rounds = 3 if plan_options.schedule is ScheduleKind.ZERO_BUBBLE else 2
     per_run = strategy.num_devices * TASKS_PER_PASS * 2 * strategy.num_virtual_stages
     stages = int(strategy.pp)
     least = min(num_micro_batches, max(rounds * stages, 2))

@@ -1,6 +1,7 @@
 """The file of shardings: meshes by hand, and parts of tensors as the price counts them."""
 
 import json
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -10,10 +11,11 @@ from small_problems import experts, level, model, system
 
 from meshwright.base.arrays import number_at
 from meshwright.base.errors import UnsupportedError
-from meshwright.frameworks.registry import rendered
+from meshwright.frameworks.registry import refusals, rendered
 from meshwright.sharding.axes import activation_sharding, weight_sharding
 from meshwright.sharding.local_sizes import local_elements
 from meshwright.sharding.strategy import Recompute, Streamed, stack
+from meshwright.train.answer import OperatorOption, OperatorPlan
 from meshwright.train.question import training
 from meshwright.wafer.operators.prices import groups_of_pieces
 from meshwright.wafer.training import plan
@@ -112,6 +114,15 @@ def test_each_group_of_operators_names_its_mesh():
         assert sorted(np.array(mesh["devices"]).ravel().tolist()) == list(range(8))
     used = [group["mesh"] for part in data["layers"] for group in part["groups"]]
     assert set(used) == set(found.operators.assignment)
+
+
+def test_other_files_hold_one_strategy_for_all_operators():
+    plan = build({"tp": 4, "dp_shard": 2}, system="8xH100")
+    best = plan.best
+    option = OperatorOption(best.text, best.strategy, best.plan_options, (), {})
+    operators = OperatorPlan((option, option), (), "contended", 1.0, {}, 0.0, 1.0, 1.0, 1.0, 2, 0.0)
+    (fault,) = refusals(replace(plan, operators=operators), "megatron")
+    assert str(fault).startswith("operators: 2 strategies for the operators; it takes one for all")
 
 
 def test_experts_are_refused_with_a_fix():

@@ -7,7 +7,7 @@ from meshwright.base.errors import UnsupportedError
 from meshwright.train import plan_file as files
 from meshwright.train.question import training
 from meshwright.view.media import text_of
-from meshwright.wafer.training import plan
+from meshwright.wafer.training import plan, played
 
 GRID = system(level(4, "mesh"), level(2, "mesh"), capacity_bytes=4e9)
 SPEC = model(num_layers=4)
@@ -54,6 +54,29 @@ def test_options_use_all_devices(found):
     for option in found.operators.options:
         assert option.strategy.num_devices == 8
         assert set(option.shapes) == set(option.axes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["1f1b", "zero_bubble", "interleaved"])
+def test_stages_of_pipelines_choose_too(schedule, tmp_path):
+    fixed = FEW | {"pp": [2], "schedule": [schedule], "micro_batch_size": [2]}
+    found = plan(SPEC, GRID, workload(), allowed=fixed, per_operator=True)
+    one = found.operators
+    assert {option.strategy.pp for option in one.options} == {2}
+    assert one.lower_bound_s <= one.step_time_s
+    assert one.step_time_s <= found.best.estimate.step_time_s * (1 + 1e-9)
+    assert one.simulated_s == pytest.approx(one.step_time_s, rel=0.03)
+    files.save(found, tmp_path / "plan.json")
+    assert played(files.load(tmp_path / "plan.json")).operators_s == pytest.approx(one.simulated_s)
+
+
+def test_frameworks_take_one_strategy():
+    work = training(GRID, sequence_length=4096, global_batch_size=16)
+    named = work.model_copy(
+        update={"software": work.software.model_copy(update={"framework": "some"})}
+    )
+    with pytest.raises(UnsupportedError, match="some starts one strategy for all operators"):
+        plan(SPEC, GRID, named, per_operator=True)
 
 
 def test_plan_files_keep_them(found, tmp_path):

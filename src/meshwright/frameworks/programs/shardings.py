@@ -92,6 +92,8 @@ class _Option:
 class Shardings(LaunchFiles):
     """One JSON file with the devices and the partition of every tensor of a plan."""
 
+    takes_operators = True
+
     def refusals(self, plan: Plan) -> Sequence[Fault]:
         """Return the faults of a plan with tensors that are in no equal parts."""
         best = plan.best

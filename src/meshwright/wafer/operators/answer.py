@@ -10,16 +10,17 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 from meshwright.base.arrays import gap_of
 from meshwright.base.cluster import HERE, Cluster
 from meshwright.base.errors import UnsupportedError
 from meshwright.cost.problem import MOST_DEVICES, Problem
 from meshwright.search.exhaustive import Progress
+from meshwright.sharding.space import divisors
 from meshwright.sharding.strategy import AXES, plan_string
 from meshwright.topology.network import Network
-from meshwright.train.answer import OperatorOption, OperatorPlan, OperatorRun
+from meshwright.train.answer import Candidate, OperatorOption, OperatorPlan, OperatorRun
 from meshwright.wafer.operators.assignment import (
     Assignment,
     SharedTable,
@@ -29,10 +30,18 @@ from meshwright.wafer.operators.assignment import (
     model_graph,
     on_demand,
 )
-from meshwright.wafer.operators.options import Base, Options, likely_bases
-from meshwright.wafer.operators.prices import ModelGraph, Place
+from meshwright.wafer.operators.model import ModelGraph
+from meshwright.wafer.operators.options import (
+    Base,
+    Options,
+    cut_of,
+    frame_of,
+    has_frame,
+    likely_bases,
+)
+from meshwright.wafer.operators.prices import Place, places_of
 from meshwright.wafer.operators.simulation import simulate_operators
-from meshwright.wafer.price import physical_network
+from meshwright.wafer.price import nesting_of, physical_network
 from meshwright.wafer.search import has_placement
 from meshwright.wafer.simulation import MOST_TASKS_TO_RANK
 
@@ -73,17 +82,18 @@ def plan_operators(problem: Problem, bases: Sequence[Base], physical: Network) -
     found_s = float("inf")
     frames: list[ModelGraph] = []
     for base in bases:
-        model = model_graph(problem, base.frame, physical)
+        model = model_graph(problem, base.frame, physical, base.way)
         mine = [model.under(plan_options) for plan_options in base.option_sets] if model else []
         frames += mine
         # The fastest ones alone come first; options with little to gain are left to the bound.
-        alone = [found for found in map(assign, mine) if found is not None]
+        near = [frame for frame in mine if best is None or lower_bound_s(frame, found_s) < found_s]
+        alone = [found for found in map(assign, near) if found is not None]
         table: SharedTable | None = None
         for found in sorted(alone, key=lambda found: found.assigned.total_s):
             enough_s = found_s / (1.0 + LITTLE)
             if found.assigned.total_s < enough_s:
                 table = SharedTable(found, table)
-                shared = on_demand(table, enough_s)
+                shared = table.routed(on_demand(table, enough_s, base.way))
                 if shared.assigned.total_s < found_s:
                     best, found_s = (found, shared), shared.assigned.total_s
     if best is None:
@@ -99,23 +109,27 @@ def plan_operators(problem: Problem, bases: Sequence[Base], physical: Network) -
 
 
 NUM_BASES = 2
-"""Micro-batches (with their recomputation) under which operators choose."""
+"""Micro-batches (with their recomputation) under which operators choose without a pipeline."""
 
 
 def operator_plan(
-    problem: Problem, *,
+    problem: Problem, best: Candidate, *,
     allowed: Mapping[str, Sequence[object]] | None = None, cluster: Cluster = HERE,
     progress: Progress | None = None,
 ) -> OperatorPlan | None:  # fmt: skip
     """Return the best plan with a strategy for each group of operators; None where nothing fits.
 
-    One pipeline stage, all state on the device.
+    Every degree of pipelines is tried, and the pipeline of the best strategy for all operators.
+
+    Parameters
+    ----------
+    best
+        The best plan with one strategy for all operators: it is among the assignments.
     """
     start_s = time.perf_counter()
     known = {name: tuple(values) for name, values in (allowed or {}).items()}
-    bases = likely_bases(problem, NUM_BASES, allowed=known, cluster=cluster, progress=progress)
     physical = physical_network(problem)
-    found = plan_operators(problem, bases, physical)
+    found = plan_operators(problem, _bases(problem, best, known, cluster, progress), physical)
     if found is None:
         return None
     plan = as_data(problem, found)
@@ -124,14 +138,44 @@ def operator_plan(
     return replace(plan, simulated_s=step.step_time_s, search_s=spent_s)
 
 
+def _bases(
+    problem: Problem, best: Candidate, allowed: Mapping[str, tuple[object, ...]],
+    cluster: Cluster, progress: Progress | None,
+) -> list[Base]:  # fmt: skip
+    """Return the frames to try: those of each degree of pipelines, fast ones first."""
+    pipelines = {*divisors(problem.system.num_devices), int(best.strategy.pp)}
+    found = [
+        base
+        for stages in sorted(pipelines)
+        if stages in allowed.get("pp", (stages,))
+        for base in likely_bases(
+            problem, NUM_BASES if stages == 1 else 1, stages, allowed=allowed, cluster=cluster,
+            progress=progress,
+        )
+    ]  # fmt: skip
+    found.sort(key=attrgetter("uniform_s"))
+    placement, own = best.placement, best.plan_options
+    if placement is None or not has_frame(own):
+        return found
+    levels = len(placement.grid_shape)
+    laid = nesting_of(placement.axes, placement.shapes, own, levels)
+    frame = frame_of(problem, best.strategy, own, cut_of(laid))
+    return [Base(frame, (frame.plan_options,), way=(best.strategy, laid)), *found]
+
+
 def check_operators(problem: Problem) -> None:
     """Refuse a problem that does not allow a strategy for each operator.
 
     Raises
     ------
     UnsupportedError
-        Off grids, on very large ones, and below a cap on power.
+        Off grids, on very large ones, below a cap on power, and for a framework.
     """
+    if title := problem.workload.software.framework:
+        raise UnsupportedError(
+            f"{title} starts one strategy for all operators: plan without --framework, or without "
+            "--with per_operator"
+        )
     if problem.system.is_power_capped:
         raise UnsupportedError(
             "a strategy for each operator is priced without its energy: it takes a system without "
@@ -153,7 +197,7 @@ def as_data(problem: Problem, found: Planned) -> OperatorPlan:
     return OperatorPlan(
         options=tuple(_option(options, index) for index in used),
         runs=tuple(_runs(shared, used)),
-        assignment=tuple(used.index(option) for option in contended.options),
+        assignment=tuple(used.index(contended.options[node]) for node in shared.model.node_of),
         num_sequences=options.frame.num_sequences,
         fidelity="contended",
         step_time_s=contended.total_s,
@@ -189,7 +233,8 @@ def _runs(found: Assignment, used: Sequence[int]) -> Iterator[OperatorRun]:
     kinds = len(prices.problem.graph.layers)
     by_place: dict[Place, list[tuple[int, int]]] = {}
     layer = -1
-    for place, option in zip(found.assigned.places, found.assigned.options, strict=True):
+    chosen_of = [found.assigned.options[node] for node in found.model.node_of]
+    for place, option in zip(places_of(prices.problem), chosen_of, strict=True):
         layer += place[0] < kinds and place[1] == 0
         by_place.setdefault(place, []).append((layer, number[option]))
     for place, chosen in by_place.items():

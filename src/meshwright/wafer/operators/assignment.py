@@ -7,7 +7,7 @@ bound.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
@@ -17,24 +17,17 @@ import numpy as np
 from meshwright.base.arrays import FloatArray, IntArray, column, gap_of, number_at
 from meshwright.cost.problem import Problem
 from meshwright.search.choices.budget import cheapest_within
-from meshwright.search.choices.elimination import ChoiceGraph, Load, make_load
+from meshwright.search.choices.elimination import ChoiceGraph, Load, Pair, make_load
 from meshwright.topology.network import Network
+from meshwright.wafer.contention import Contention
 from meshwright.wafer.messages import HeldParams
-from meshwright.wafer.operators.options import SharedChoices, all_options
+from meshwright.wafer.operators.model import Assigned, ModelGraph, handed_over, moves_of
+from meshwright.wafer.operators.options import SharedChoices, Way, all_options
 from meshwright.wafer.operators.prices import (
-    Assigned,
-    Entry,
-    Handover,
-    ModelGraph,
     OperatorPrices,
-    Slowdown,
-    handed_over,
-    moves_of,
+    contention_alone,
     operator_prices,
-    passed_tensors,
-    slowdown_of,
     slowed_prices,
-    whole_params,
 )
 from meshwright.wafer.operators.resharding import Resharding
 
@@ -62,23 +55,30 @@ class Assignment:
         return gap_of(self.assigned.total_s, self.lower_bound_s)
 
 
-def model_graph(problem: Problem, frame: SharedChoices, physical: Network) -> ModelGraph | None:
+def model_graph(
+    problem: Problem, frame: SharedChoices, physical: Network, way: Way | None = None
+) -> ModelGraph | None:
     """Return the choices of all operators under a frame; None where no option is legal.
 
     Every set of degrees keeps its fastest way to lay it; those that are likely to matter stay.
+
+    Parameters
+    ----------
+    way
+        A strategy that stays, and the way to lay it.
     """
     options = all_options(problem, frame, physical)
     if options is None:
         return None
     prices = operator_prices(problem, options)
-    return graph_of(prices, _likely(prices), Resharding(problem, options, physical))
+    rows = np.union1d(_likely(prices), options.laid_as(way) if way else [])
+    return graph_of(prices, rows.astype(np.int64), Resharding(problem, options, physical))
 
 
 def graph_of(every_way: OperatorPrices, rows: IntArray, resharding: Resharding) -> ModelGraph:
     """Return the choices of all operators among some of the options."""
     kept = every_way.take(rows)
-    moves_s = moves_of(kept, resharding, rows.tolist())
-    return ModelGraph(kept, every_way, rows, resharding, moves_s)
+    return ModelGraph(kept, every_way, rows, resharding, moves_of(kept, resharding, rows.tolist()))
 
 
 def _whole_s(prices: OperatorPrices) -> FloatArray:
@@ -210,7 +210,8 @@ def room_bytes(model: ModelGraph) -> float:
     constants, capacity = model.prices.problem.calibration, capacity_bytes(model)
     fixed = float(np.asarray(constants.communication_buffer_bytes))
     fixed += float(np.asarray(constants.memory_margin_fraction)) * capacity
-    costs = (cost for piece in model.prices.costs for cost in piece)
+    pieces = model.prices.costs if model.frame.num_stages == 1 else model.prices.costs[:-1]
+    costs = (cost for piece in pieces for cost in piece)
     return capacity - fixed - max(float(np.min(cost.layer.working_bytes)) for cost in costs)
 
 
@@ -258,28 +259,27 @@ class LeastMoves:
         prices = anywhere.prices
         self.model = anywhere
         self.codes = prices.options.codes
-        self.passed = list(passed_tensors(prices))
-        self.handovers: dict[Entry, Handover] = {entry: what for _, entry, what in self.passed}
         size = int(self.codes.max()) + 1
-        self.least_s = {entry: np.zeros((size, size)) for entry in self.handovers}
-        self.is_known = {entry: np.eye(size, dtype=bool) for entry in self.handovers}
+        self.least_s = {entry: np.zeros((size, size)) for entry in anywhere.moves}
+        self.is_known = {entry: np.eye(size, dtype=bool) for entry in anywhere.moves}
 
-    def edges(self) -> dict[tuple[int, int], Load]:
+    def edges(self) -> Mapping[Pair, Load]:
         """Return the known costs of passing tensors between nodes, in a step."""
-        times = self.model.num_micro_batches * (1.0 + self.model.jitter)
-        loads = {entry: make_load(least * times) for entry, least in self.least_s.items()}
-        return {pair: loads[entry] for pair, entry, _ in self.passed}
+        return self.model.edges_of(
+            {entry: (least_s, 0.0 * least_s) for entry, least_s in self.least_s.items()}
+        )
 
     def learn(self, choices: tuple[int, ...]) -> bool:
         """Work out the moves of some choices; tell whether any was new."""
-        pairs = {(entry, choices[u], choices[v]) for (u, v), entry, _ in self.passed}
+        passed = self.model.passed
+        pairs = {(one.entry, choices[one.first], choices[one.second]) for one in passed}
         new = [pair for pair in sorted(pairs) if not self.is_known[pair[0]][pair[1:]]]
         for entry, one, other in new:
             first, second = np.flatnonzero(self.codes == one), np.flatnonzero(self.codes == other)
             layer = self.model.prices.problem.pieces[entry[0]]
             rows = np.concatenate([first, second]).tolist()
             if len(rows) <= MOST_WAYS:
-                moved = handed_over(self.model.resharding, layer, self.handovers[entry], rows)
+                moved = handed_over(self.model.resharding, layer, self.model.handovers[entry], rows)
                 least_s = float(moved.time_s[: len(first), len(first) :].min())
                 self.least_s[entry][one, other] = least_s
             self.is_known[entry][one, other] = True
@@ -319,11 +319,11 @@ class SharedTable:
         self.sends = stage == 0, stage == 3 and plan_options.reshard_after_forward
         """Whether gradients are all-reduced, and whether weights are gathered twice: stages of ZeRO
         that agree in both send equal data-parallel messages."""
-        self._slowdown: dict[int, Slowdown] = {}
+        self._shared: dict[int, Contention] = {}
         self.model = alone.model
         """Cost of each option as far as it is known: on shared links, or alone."""
         if before is not None and before.sends == self.sends:
-            self._slowdown, self.model = before._slowdown, before.model.under(plan_options)
+            self._shared, self.model = before._shared, before.model.under(plan_options)
         number = {row: option for option, row in enumerate(self.model.rows.tolist())}
         self.start = tuple(number[int(alone.model.rows[o])] for o in alone.assigned.options)
         """Choice of level 1, one option for each node."""
@@ -331,22 +331,22 @@ class SharedTable:
     @property
     def num_priced(self) -> int:
         """Number of options with messages laid on the links."""
-        return len(self._slowdown)
+        return len(self._shared)
 
     def knows(self, options: Iterable[int]) -> bool:
         """Tell whether all of some options have been priced on shared links."""
-        return all(int(self.model.rows[option]) in self._slowdown for option in options)
+        return all(int(self.model.rows[option]) in self._shared for option in options)
 
     def learn(self, options: Iterable[int]) -> None:
         """Price options on shared links that have not been priced there."""
-        rows = {int(self.model.rows[option]) for option in options} - self._slowdown.keys()
+        rows = {int(self.model.rows[option]) for option in options} - self._shared.keys()
         every, physical = self.model.every_way, self.model.resharding.physical
         for row in sorted(rows):
-            self._slowdown[row] = slowdown_of(
+            self._shared[row] = contention_alone(
                 every.problem, every.options, row, self._params(row), physical
             )
         if rows:
-            self.model = self._slowed(self.model, rows)
+            self.model = self._slowed(self.model, {row: self._shared[row] for row in rows})
 
     def price(self, choices: tuple[int, ...]) -> Assigned:
         """Return the price on shared links of one option for each node."""
@@ -362,26 +362,49 @@ class SharedTable:
     def widen(self) -> bool:
         """Take in other ways to lay the options that turned out slow; tell if there were any."""
         every, rows = self.model.every_way, self.model.rows
-        slow = [row for row, slower in self._slowdown.items() if max(slower.values()) > SLOWER]
+        slow = [
+            row
+            for row, slower in self._shared.items()
+            if max(slower.slowdown.values(), default=1.0) > SLOWER
+        ]
         codes, ways = every.options.codes, fastest_ways(every, 1 + WAYS_TAKEN_IN)
         new = np.setdiff1d(ways[np.isin(codes[ways], codes[slow])], rows)
         if not len(new):
             return False
         wider = graph_of(every, np.concatenate([rows, new]), self.model.resharding)
-        self.model = self._slowed(wider, self._slowdown.keys())
+        self.model = self._slowed(wider, self._shared)
         return True
 
-    def _slowed(self, model: ModelGraph, rows: Iterable[int]) -> ModelGraph:
+    def routed(self, found: Assignment) -> Assignment:
+        """Return choices with the messages of their options routed around shared links.
+
+        As they are where that takes longer.
+        """
+        every, model = self.model.every_way, self.model
+        rows = {int(model.rows[option]) for option in found.assigned.options}
+        shared = {
+            row: contention_alone(
+                every.problem, every.options, row, self._params(row), model.resharding.physical,
+                is_routed=True,
+            )
+            for row in sorted(rows)
+        }  # fmt: skip
+        assigned = self._slowed(model, shared).price(found.assigned.options)
+        if assigned.total_s >= found.assigned.total_s:
+            return found
+        return replace(found, assigned=assigned)
+
+    def _slowed(self, model: ModelGraph, shared: Mapping[int, Contention]) -> ModelGraph:
         """Return a model in which some of the ways have their cost on shared links."""
         known = {row: option for option, row in enumerate(model.rows.tolist())}
-        slower = [(known[row], self._slowdown[row]) for row in rows if row in known]
+        slower = [(known[row], entry) for row, entry in shared.items() if row in known]
         options = np.array([option for option, _ in slower])
         prices = slowed_prices(model.prices, options, [entry for _, entry in slower])
         return replace(model, prices=prices)
 
     @cached_property
     def _held(self) -> HeldParams[FloatArray]:
-        return whole_params(self.model.every_way, self.model.places)
+        return replace(self.model, prices=self.model.every_way).whole_params()
 
     def _params(self, row: int) -> HeldParams[float]:
         """Return the parameters on one device where all operators have one option [1]."""
@@ -394,15 +417,21 @@ CLOSE_ON_DEMAND = 1e-3
 """Gap at which the best choices found are good enough."""
 
 
-def on_demand(table: SharedTable, enough_s: float = float("inf")) -> Assignment:
+def on_demand(
+    table: SharedTable, enough_s: float = float("inf"), way: Way | None = None
+) -> Assignment:
     """Return the best choices on shared links, with the bound that proves them.
 
     Parameters
     ----------
     enough_s
         The search ends at a bound of at least this time [s].
+    way
+        A strategy for all operators that is compared too.
     """
     best, bound_s, is_narrow = table.price(table.start), 0.0, True
+    for option in table.model.prices.options.laid_as(way) if way else ():
+        best = table.better(best, (option,) * len(table.model.places))
     for _ in range(MOST_ROUNDS_ON_DEMAND):
         found, bound_s = cheapest_fitting(table.model, WINDOW_SHARES[0])
         plans = [found] if found else []

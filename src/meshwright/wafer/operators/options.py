@@ -6,8 +6,9 @@ micro-batch and the choices for the whole model (:class:`SharedChoices`) are equ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
@@ -16,11 +17,12 @@ from meshwright.base.cluster import HERE, Cluster
 from meshwright.cost.communication import AxisNetwork
 from meshwright.cost.problem import Problem
 from meshwright.network.placement import Nesting, Ranks, all_choices
-from meshwright.search.exhaustive import Progress
+from meshwright.search.exhaustive import Found, Progress
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.space import Choices, expert_degrees, factorizations
 from meshwright.sharding.strategy import (
     AXES,
+    ContextKind,
     PlanOptions,
     Strategy,
     StrategyColumns,
@@ -33,7 +35,8 @@ from meshwright.sharding.strategy import (
 from meshwright.topology.network import Network
 from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
-from meshwright.wafer.price import axes_laid, laid_network, ranks_of
+from meshwright.wafer.price import axes_laid, laid_network, physical_network, ranks_of
+from meshwright.wafer.search import place
 
 MOST_OPTIONS = 6_000
 """Options that are priced at most; large grids get fewer ways to lay each set of degrees."""
@@ -41,6 +44,9 @@ MOST_OPTIONS = 6_000
 
 Degrees = tuple[int, int, int, int]
 """Degrees of tp, cp, dp and tatp."""
+Cut = tuple[tuple[int, int, int], ...]
+"""By level of the grid: devices in use, and the members of the pipeline axis with their distance.
+Ways to lay strategies with the same cut have the same devices in each stage."""
 TENSORS = (Streamed.WEIGHTS, Streamed.INPUTS, Streamed.BOTH)
 
 
@@ -51,10 +57,37 @@ class SharedChoices:
     plan_options: PlanOptions
     """Plan options; their order of axes and streamed tensor are left to the options."""
     num_devices: int
+    """Devices of all stages."""
     num_sequences: int
     """Sequences of one micro-batch of all data-parallel ranks together."""
     blocks: frozenset[Degrees] = frozenset()
     """Degrees for which both tensors may stream."""
+    num_stages: int = 1
+    num_virtual_stages: int = 1
+    num_replicas: int = 1
+    """Groups of data-parallel ranks with a copy of the sharded state each, where dp allows it."""
+    cut: Cut | None = None
+    """The devices of each stage; None: those of the first way to lay a strategy."""
+
+
+def cut_of(choice: Nesting) -> Cut:
+    """Return the devices in use, and the place of the pipeline axis among them.
+
+    On a grid of 8 columns and 6 rows, two stages of 8 x 3 devices: ((8, 1, 1), (6, 2, 3)).
+    """
+    sides, at = np.array(choice.shapes), choice.axes.index("pp")
+    apart = np.where(sides[at] > 1, sides[:at].prod(axis=0), 1)
+    return tuple(zip(sides.prod(axis=0).tolist(), sides[at].tolist(), apart.tolist(), strict=True))
+
+
+Way = tuple[Strategy, Nesting]
+"""A strategy, and a way to lay it."""
+
+
+def _used(choice: Nesting) -> list[tuple[str, tuple[int, ...]]]:
+    """Return the axes of more than one device with their blocks."""
+    laid = zip(choice.axes, choice.shapes, strict=True)
+    return [(axis, tuple(shape)) for axis, shape in laid if max(shape) > 1]
 
 
 @dataclass(frozen=True)
@@ -82,6 +115,15 @@ class Options:
         found = ranks_of(problem, self.strategy(index), self.choices[index], physical)
         assert found is not None
         return found
+
+    def laid_as(self, way: Way) -> list[int]:
+        """Return the rows of a strategy that is laid in one way, with each streamed tensor."""
+        strategy, used = way[0], _used(way[1])
+        return [
+            row
+            for row, choice in enumerate(self.choices)
+            if _used(choice) == used and self.strategy(row) == strategy
+        ]
 
     @property
     def streamed(self) -> IntArray:
@@ -127,7 +169,7 @@ def all_options(problem: Problem, frame: SharedChoices, physical: Network) -> Op
     rows = [
         (strategy, replace(plan_options, axis_order=choice.axes), choice)
         for strategy, plan_options in strategies
-        for choice in all_choices(plan_options, strategy, problem.grid_sides, most=each)
+        for choice in _ways(problem, frame, strategy, plan_options, each)
         if not problem.num_experts or ranks_of(problem, strategy, choice, physical) is not None
     ]
     if not rows:
@@ -138,21 +180,38 @@ def all_options(problem: Problem, frame: SharedChoices, physical: Network) -> Op
     return Options(frame, columns, tuple(option_sets), tuple(choices), network)
 
 
+def _ways(
+    problem: Problem, frame: SharedChoices, strategy: Strategy, plan_options: PlanOptions,
+    most: int,
+) -> Sequence[Nesting]:  # fmt: skip
+    """Return the ways to lay a strategy on the devices of the stages."""
+    if frame.cut is None:
+        return all_choices(plan_options, strategy, problem.grid_sides, most=most)
+    every = all_choices(plan_options, strategy, problem.grid_sides)
+    return list(islice((choice for choice in every if cut_of(choice) == frame.cut), most))
+
+
 def _legal(problem: Problem, frame: SharedChoices) -> Iterator[tuple[Strategy, PlanOptions]]:
     """Yield the degrees that no rule refuses, with the streamed tensor."""
+    of_stage = frame.num_devices // frame.num_stages
     columns = stack(
         [
             make_strategy(
                 tp=tp,
                 cp=cp,
-                dp_shard=dp,
+                dp_replicate=copies,
+                dp_shard=dp // copies,
                 tatp=tatp,
                 ep=ep,
                 etp=etp,
+                pp=frame.num_stages,
+                num_virtual_stages=frame.num_virtual_stages,
                 micro_batch_size=frame.num_sequences // dp,
             )
-            for tp, cp, dp, tatp in factorizations(frame.num_devices, 4).tolist()
+            for tp, cp, dp, tatp in factorizations(of_stage, 4).tolist()
             if frame.num_sequences % dp == 0
+            for copies in sorted({1, frame.num_replicas})
+            if dp % copies == 0
             for ep, etp in expert_degrees(problem.num_experts, tp, cp, dp)
         ]
     )
@@ -193,10 +252,20 @@ NUM_UNIFORM = 24
 """Plans with one strategy for all operators that give the frames to try."""
 MOST_STAGES = 2
 """Stages of ZeRO that are tried with the same layers."""
-ONE_STAGE: Mapping[str, tuple[object, ...]] = {
-    "pp": (1,), "context_kind": ("ring",), "offload": ("none",),
-}  # fmt: skip
-"""Plan options that are tried: operators of one stage, with all state on the device."""
+PLAYED: Mapping[str, tuple[object, ...]] = {"context_kind": ("ring",), "offload": ("none",)}
+"""Plan options that are tried: all state on the device."""
+
+
+def has_frame(plan_options: PlanOptions) -> bool:
+    """Tell whether operators may choose their strategies under some plan options."""
+    is_mixed = plan_options.vocabulary_parallel or plan_options.overlap_expert_parallel
+    is_mixed |= plan_options.kinds_of_recomputation > 1 or plan_options.uses_host
+    return not is_mixed and plan_options.context_kind is ContextKind.RING
+
+
+def shared_options(plan_options: PlanOptions) -> PlanOptions:
+    """Return the plan options that all operators share, without the choices of each."""
+    return replace(plan_options, streamed=Streamed.AUTO, sequence_parallel=True, axis_order=AXES)
 
 
 @dataclass(frozen=True)
@@ -205,10 +274,42 @@ class Base:
 
     frame: SharedChoices
     option_sets: tuple[PlanOptions, ...]
+    uniform_s: float = 0.0
+    """Step time of the best strategy for all operators, on private links [s]."""
+    way: Way | None = None
+    """A strategy for all operators that is among the assignments."""
+
+
+def frame_of(
+    problem: Problem, strategy: Strategy, plan_options: PlanOptions, cut: Cut | None = None
+) -> SharedChoices:
+    """Return the choices that a strategy for all operators shares with others.
+
+    Parameters
+    ----------
+    cut
+        The devices of each stage; None: all devices, or those on which it is placed best.
+    """
+    is_whole = strategy.pp == 1 and strategy.num_devices == np.prod(problem.grid_sides)
+    if cut is None and not is_whole:
+        placing = place(problem, plan_options, strategy, physical_network(problem))
+        cut = cut_of(placing.price.nesting) if placing is not None else None
+    both = plan_options.streamed is Streamed.BOTH
+    degrees = (int(strategy.tp), int(strategy.cp), int(strategy.dp), int(strategy.tatp))
+    return SharedChoices(
+        shared_options(plan_options),
+        int(strategy.num_devices),
+        int(strategy.dp * strategy.micro_batch_size),
+        frozenset([degrees] if both else []),
+        int(strategy.pp),
+        int(strategy.num_virtual_stages),
+        int(strategy.dp_replicate),
+        cut,
+    )
 
 
 def likely_bases(
-    problem: Problem, most: int, *,
+    problem: Problem, most: int, num_stages: int = 1, *,
     allowed: Mapping[str, tuple[object, ...]] | None = None, cluster: Cluster = HERE,
     progress: Progress | None = None,
 ) -> list[Base]:  # fmt: skip
@@ -217,38 +318,34 @@ def likely_bases(
     Parameters
     ----------
     most
-        Most bases returned: each has its sequences of a micro-batch, and its recomputation.
+        Most bases returned: each has its pipeline, its sequences of a micro-batch, and its
+        recomputation.
     allowed
         Values that plan options may take.
     """
-    choices = Choices({**(allowed or {}), **ONE_STAGE})
+    choices = Choices({**(allowed or {}), **PLAYED, "pp": (num_stages,)})
     space = SearchSpace(problem, choices, cluster=cluster)
     result = search(space, top=NUM_UNIFORM, progress=progress)
-    found: dict[tuple[int, int, str], dict[PlanOptions, None]] = {}
     blocks = frozenset(
         (int(each.tp), int(each.cp), int(each.dp), int(each.tatp))
         for entry in result.found
         for each in [entry.strategy]
         if entry.plan_options.streamed is Streamed.BOTH
     )  # fmt: skip
+    found: dict[tuple[object, ...], dict[PlanOptions, Found]] = {}
     for entry in result.found:
-        strategy, plan_options = entry.strategy, entry.plan_options
-        sequences = int(strategy.dp * strategy.micro_batch_size)
-        key = (int(strategy.num_devices), sequences, str(plan_options.recompute))
-        stages = found.setdefault(key, {})
-        # Choices of the options are left out of the frame.
-        shared = PlanOptions(
-            zero_stage=plan_options.zero_stage,
-            reshard_after_forward=plan_options.reshard_after_forward,
-            recompute=plan_options.recompute,
-            overlap_data_parallel=plan_options.overlap_data_parallel,
-            overlap_tensor_parallel=plan_options.overlap_tensor_parallel,
-            stream_form=plan_options.stream_form,
-            axis_order=AXES,
-        )
-        if len(stages) < MOST_STAGES:
-            stages[shared] = None
-    return [
-        Base(SharedChoices(next(iter(option_sets)), devices, sequences, blocks), tuple(option_sets))
-        for (devices, sequences, _), option_sets in list(found.items())[:most]
-    ]
+        strategy, own = entry.strategy, entry.plan_options
+        shared = shared_options(own)
+        layers = replace(shared, zero_stage=1, reshard_after_forward=True)
+        sequences = strategy.dp * strategy.micro_batch_size
+        if has_frame(own):
+            key = (strategy.num_devices, sequences, strategy.num_virtual_stages, layers)
+            stages = found.setdefault(key, {})
+            if len(stages) < MOST_STAGES:
+                stages.setdefault(shared, entry)
+    bases = []
+    for stages in list(found.values())[:most]:
+        first = next(iter(stages.values()))
+        frame = frame_of(problem, first.strategy, first.plan_options)
+        bases.append(Base(replace(frame, blocks=blocks), tuple(stages), first.time_s))
+    return bases

@@ -262,23 +262,31 @@ class Resharding:
         )
 
     def num_bytes(self, tensor: Tensor, layer: LayerGraph) -> float:
-        """Return the whole tensor in one micro-batch of all ranks [bytes]."""
+        """Return the whole tensor in one micro-batch of all ranks, of each stage [bytes]."""
         length = float(self.problem.pass_length)
         sizes = layer.bind(length * self.options.frame.num_sequences, length)
         rates = self.problem.rates
         word = rates.activation_bytes if tensor.word_bytes is None else tensor.word_bytes
-        return float(np.prod([float(sizes[dim]) for dim in tensor.dims])) * word
+        whole = float(np.prod([float(sizes[dim]) for dim in tensor.dims])) * word
+        return whole * self.options.frame.num_stages
 
-    def way(self, tensor: Tensor, one: int, other: int) -> tuple[Demands, Routes]:
+    def way(
+        self, tensor: Tensor, one: int, other: int, of_stage: IntArray
+    ) -> tuple[Demands, Routes]:
         """Return the shares of a tensor that devices send each other between two options, in bytes.
 
         Of a tensor of one byte, over the same links as :meth:`moves` prices.
+
+        Parameters
+        ----------
+        of_stage
+            Devices of the stage that lays it out anew; the others send nothing.
         """
         shares, is_back = self.layouts.way(
             self._layout(tensor, one)[0], self._layout(tensor, other)[0]
         )
-        sender, receiver = np.nonzero(shares)
         devices = self.layouts.routes.devices
+        sender, receiver = np.nonzero(shares * np.isin(devices, of_stage)[:, None])
         demands = Demands(
             source=devices[sender],
             destination=devices[receiver],
@@ -299,7 +307,7 @@ class Resharding:
         if key not in self._known:
             ranks = self._ranks(index)
             order = np.argsort(ranks.device.reshape(-1, order="F"))
-            layout = tiles(ranks, key[0])[order]
+            layout = tiles(ranks, (("pp",), *key[0]))[order]
             volume = float((layout[..., 1] - layout[..., 0]).prod(axis=1).max())
             self._known[key] = self.layouts.number(layout), volume
         return self._known[key]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 
@@ -17,55 +17,51 @@ from meshwright.base.arrays import IntArray, number_at, take_rows
 from meshwright.cost.pipeline import table_params
 from meshwright.cost.problem import Problem
 from meshwright.graph.op import LayerGraph, Tensor
-from meshwright.network.placement import Nesting
-from meshwright.network.simulation.fluid import simulate_tasks
-from meshwright.network.simulation.tasks import TaskGraph, Timeline
-from meshwright.schedule.pipeline_schedules import schedules
-from meshwright.schedule.tasks import pass_tasks
-from meshwright.sharding.strategy import AXES, Recompute, ScheduleKind, stack
+from meshwright.sharding.dealing import chunk_lengths
+from meshwright.sharding.strategy import Recompute, stack
 from meshwright.topology.network import Network
-from meshwright.train.answer import OperatorOption, OperatorPlan
+from meshwright.train.answer import OperatorPlan
 from meshwright.wafer.answer import SimulatedStep
-from meshwright.wafer.messages import HeldParams, PiecePasses, piece_passes
-from meshwright.wafer.operators.options import Options, SharedChoices
+from meshwright.wafer.messages import HeldParams, OperatorWork, PiecePasses, piece_passes
+from meshwright.wafer.operators.model import LAUNCHES, ModelGraph, moves_of
+from meshwright.wafer.operators.options import Options, cut_of, frame_of
 from meshwright.wafer.operators.prices import (
     BEFORE,
-    ModelGraph,
     OperatorPrices,
     Place,
     handovers,
     operator_prices,
 )
 from meshwright.wafer.operators.resharding import Resharding
-from meshwright.wafer.price import axes_laid, laid_network
+from meshwright.wafer.price import axes_laid, laid_network, nesting_of
 from meshwright.wafer.simulation import (
-    MOST_RUNS,
     MOST_TASKS,
-    TASKS_PER_PASS,
     DataMessages,
     Exchanges,
     Handed,
     LayerRun,
     PlacedExchange,
     StepWork,
+    extent,
     messages_of_data,
     on_path_s,
     once_a_step_s,
+    play,
+    sent_on,
     simulated_parts,
-    step_tasks,
 )
 
 
 def laid_options(problem: Problem, plan: OperatorPlan) -> Options:
     """Return the options of a plan as columns, in the blocks that the plan states."""
     columns = stack([option.strategy for option in plan.options])
-    choices = tuple(_nesting(problem, option) for option in plan.options)
-    first = plan.options[0]
-    frame = SharedChoices(
-        replace(first.plan_options, axis_order=AXES),
-        int(first.strategy.num_devices),
-        plan.num_sequences,
+    levels = len(problem.grid_sides)
+    choices = tuple(
+        nesting_of(option.axes, option.shapes, option.plan_options, levels)
+        for option in plan.options
     )
+    first = plan.options[0]
+    frame = frame_of(problem, first.strategy, first.plan_options, cut_of(choices[0]))
     return Options(
         frame,
         columns,
@@ -73,14 +69,6 @@ def laid_options(problem: Problem, plan: OperatorPlan) -> Options:
         choices,
         laid_network(problem, axes_laid(choices), columns),
     )
-
-
-def _nesting(problem: Problem, option: OperatorOption) -> Nesting:
-    """Return the way in which an option lays its axes."""
-    unused = tuple(axis for axis in option.plan_options.axis_order if axis not in option.axes)
-    alone = (1,) * len(problem.grid_sides)
-    shapes = tuple(option.shapes[axis][::-1] for axis in option.axes)
-    return Nesting((*option.axes, *unused), (*shapes, *(alone for _ in unused)))
 
 
 @dataclass(frozen=True)
@@ -108,8 +96,12 @@ class _Played:
             found.append(Exchanges(own, options.take(row).network, ranks, self.bare, launch_s))
         return tuple(found)
 
-    def passes(self, place: Place, option: int) -> PiecePasses:
-        """Return both passes of one group under an option."""
+    def passes(self, place: Place, option: int, own: Sequence[int]) -> PiecePasses:
+        """Return both passes of one group under an option.
+
+        Its waits for launches are its part of those of the layer, whose groups have options of
+        their own.
+        """
         piece, group = place
         exchanges, problem = self.exchanges[option], self.prices.problem
         plan_options = exchanges.plan_options
@@ -117,7 +109,25 @@ class _Played:
             plan_options = replace(plan_options, recompute=Recompute.NONE)
         names = {op.name for op in self.prices.groups[piece][group].ops}
         network = exchanges.groups.network
-        return piece_passes(problem, plan_options, network, names=names)[piece]
+        found = piece_passes(problem, plan_options, network, names=names)[piece]
+        return PiecePasses(
+            tuple(self._waiting(piece, own, found.forward, LAUNCHES[0])),
+            tuple(self._waiting(piece, own, found.backward, LAUNCHES[1])),
+        )
+
+    def _waiting(
+        self, piece: int, own: Sequence[int], works: Sequence[OperatorWork], name: str
+    ) -> Iterator[OperatorWork]:
+        """Yield the works of a group with its part of the waits of its layer in one pass."""
+        beyond_s = [
+            number_at(getattr(cost.launches, name), option)
+            for cost, option in zip(self.prices.costs[piece], own, strict=True)
+        ]
+        alone_s = sum(max(each_s, 0.0) for each_s in beyond_s)
+        share = max(sum(beyond_s), 0.0) / alone_s if alone_s else 1.0
+        for work in works:
+            is_wait = work.name == "launch"
+            yield replace(work, compute_s=work.compute_s * share) if is_wait else work
 
     def params(self, place: Place, option: int) -> HeldParams[float]:
         """Return the parameters of one group on one device [1]."""
@@ -131,20 +141,21 @@ class _Played:
         return messages_of_data(self.prices.problem, own, strategy, params)
 
     def handed(
-        self, tensor: Tensor, layer: LayerGraph, one: int, other: int, times: float
+        self, tensor: Tensor, layer: LayerGraph, one: int, other: int, times: float, stage: int
     ) -> Iterator[Handed]:
         """Yield the passing of a tensor between two options; nothing where layouts are equal."""
-        demands, routes = self.resharding.way(tensor, one, other)
+        of_stage = self.exchanges[one].stages[stage]
+        demands, routes = self.resharding.way(tensor, one, other, of_stage)
         if len(demands) and times:
             latency_s = float(routes.latency_s(self.physical).max())
             launch_s = number_at(self.prices.problem.calibration.collective_launch_s)
-            devices: IntArray = self.resharding.layouts.routes.devices[None, :]
+            devices: IntArray = of_stage[None, :]
             exchange = PlacedExchange(demands, routes, devices, latency_s + launch_s)
             yield Handed(exchange, self.resharding.num_bytes(tensor, layer), times)
 
     def run(
         self, place: Place, option: int, num_layers: float, before: Sequence[tuple[int, float]],
-        own: Sequence[int], params: HeldParams[float],
+        own: Sequence[int], params: HeldParams[float], stage: int = 0,
     ) -> LayerRun:  # fmt: skip
         """Return one group of some equal layers.
 
@@ -167,11 +178,11 @@ class _Played:
             sources = before if one.first == BEFORE else [(own[one.first], num_layers)]
             for source, times in sources:
                 for tensor in one.tensors:
-                    arrives += self.handed(tensor, layer, source, option, times)
-                    returns += self.handed(tensor, layer, option, source, times)
+                    arrives += self.handed(tensor, layer, source, option, times, stage)
+                    returns += self.handed(tensor, layer, option, source, times, stage)
         recompute = self.prices.options.frame.plan_options.recompute
         return LayerRun(
-            self.passes(place, option),
+            self.passes(place, option, own),
             num_layers,
             num_layers,
             self.data(params, option),
@@ -181,36 +192,49 @@ class _Played:
             tuple(returns),
         )
 
-    def runs(self, choices: Sequence[int]) -> list[LayerRun]:
-        """Return the groups in the order of the forward pass; equal layers in a row together."""
-        problem = self.prices.problem
-        kinds = len(problem.graph.layers)
+    def runs(self, choices: Sequence[int], num_runs: int) -> list[list[list[LayerRun]]]:
+        """Return the groups of each stage and chunk; equal layers in a row together.
+
+        Parameters
+        ----------
+        num_runs
+            Runs of layers that a chunk is cut into, about.
+        """
+        problem, frame = self.prices.problem, self.prices.options.frame
+        kinds, stages = len(problem.graph.layers), frame.num_stages
         layers = list(_by_layer(problem.model.layer_pattern, self.prices.groups, choices))
-        embedding, head = (kinds, 0), (kinds + 1, 0)
-        first, last = choices[0], choices[-1]
-        found = [self.run(embedding, first, 1.0, [], [first], self.params(embedding, first))]
-        before = first
-        equal = [list(same) for _, same in groupby(layers)]
-        most = max(1, MOST_RUNS // len(equal))
-        for same in equal:
-            kind, own = same[0]
-            for part in np.array_split(np.arange(len(same)), min(most, len(same))):
-                number = float(len(part))
-                sources = [(before, 1.0), (own[-1], number - 1.0)]
-                found += [
-                    self.run(
-                        (kind, group), option, number, sources, own,
-                        self.params((kind, group), option),
-                    )
-                    for group, option in enumerate(own)
-                ]  # fmt: skip
-                before = own[-1]
+        chunks = stages * frame.num_virtual_stages
+        ends = np.cumsum(chunk_lengths(len(layers), chunks, frame.plan_options)).tolist()
+        before, table = choices[0], [[[] for _ in range(chunks // stages)] for _ in range(stages)]
+        for number, (start, end) in enumerate(pairwise([0, *ends])):
+            chunk, stage = divmod(number, stages)
+            found: list[LayerRun] = table[stage][chunk]
+            equal = [list(same) for _, same in groupby(layers[start:end])]
+            most = max(1, num_runs // max(len(equal), 1))
+            for same in equal:
+                kind, own = same[0]
+                for part in np.array_split(np.arange(len(same)), min(most, len(same))):
+                    count = float(len(part))
+                    sources = [(before, 1.0), (own[-1], count - 1.0)]
+                    found += [
+                        self.run(
+                            (kind, group), option, count, sources, own,
+                            self.params((kind, group), option), stage,
+                        )
+                        for group, option in enumerate(own)
+                    ]  # fmt: skip
+                    before = own[-1]
+        embedding, head, first, last = (kinds, 0), (kinds + 1, 0), choices[0], choices[-1]
+        start = self.run(embedding, first, 1.0, [], [first], self.params(embedding, first))
         of_head = self.params(head, last)
-        if problem.graph.tied and first == last:
+        if problem.graph.tied and first == last and stages == 1:
             strategy = stack([self.prices.options.strategy(last)])
-            table = number_at(table_params(problem, strategy))
-            of_head = replace(of_head, dense=of_head.dense - table)
-        return [*found, self.run(head, last, 1.0, [(before, 1.0)], [last], of_head)]
+            params = number_at(table_params(problem, strategy))
+            of_head = replace(of_head, dense=of_head.dense - params)
+        end_run = self.run(head, last, 1.0, [(before, 1.0)], [last], of_head, stages - 1)
+        table[0][0].insert(0, start)
+        table[-1][-1].append(end_run)
+        return table
 
 
 def _by_layer(
@@ -241,31 +265,23 @@ def simulate_operators(
     prices = operator_prices(problem, laid_options(problem, plan))
     played = _Played(prices, physical, bare)
     rows = np.arange(len(prices.options))
-    price = ModelGraph(prices, prices, rows, played.resharding, {}).price(plan.assignment)
-    runs = played.runs(plan.assignment)
+    moves = moves_of(prices, played.resharding)
+    price = ModelGraph(prices, prices, rows, played.resharding, moves).price_of(plan.assignment)
     exchanges = played.exchanges[plan.assignment[-1]]
-    plan_options = exchanges.plan_options
+    strategy, plan_options = prices.options.strategy(plan.assignment[-1]), exchanges.plan_options
+    total = round(number_at(price.pipeline.num_micro_batches))
+    num_runs, number = extent(strategy, plan_options, total, most_tasks)
     work = StepWork(
-        runs=[[runs]],
+        runs=played.runs(plan.assignment, num_runs),
         tasks=(),
-        send=None,
+        send=sent_on(problem, plan_options, strategy),
         overlaps_data=plan_options.overlap_data_parallel,
         speed=np.zeros(physical.num_devices, dtype=np.int64),
     )
-
-    def play(num_micro_batches: int) -> tuple[TaskGraph, Timeline]:
-        tasks = pass_tasks(schedules[ScheduleKind.ONE_F_ONE_B], 1, 1, num_micro_batches)
-        graph = step_tasks(replace(work, tasks=tasks), exchanges)
-        return graph, simulate_tasks(graph, bare)
-
-    total = round(number_at(price.pipeline.num_micro_batches))
-    per_pass = prices.options.frame.num_devices * TASKS_PER_PASS * 2
-    most = min(total, max(2, most_tasks // per_pass))
-    graph, timeline = play(most)
-    pipeline_s = timeline.makespan_s
-    if most < total:
-        pipeline_s += (total - most) * (pipeline_s - play(most - 1)[1].makespan_s)
+    found = play(work, exchanges, strategy, total, number)
     once_s = once_a_step_s(problem, plan_options, exchanges.groups.network, price.pipeline)
-    waits_s = on_path_s(graph, timeline, pipeline_s)
-    parts = simulated_parts(plan.time_parts_s, price.pipeline, waits_s, pipeline_s, once_s)
-    return SimulatedStep(sum(parts.values()), parts, graph, timeline, most)
+    waits_s = on_path_s(found.graph, found.timeline, found.pipeline_s)
+    parts = simulated_parts(plan.time_parts_s, price.pipeline, waits_s, found.pipeline_s, once_s)
+    return SimulatedStep(
+        sum(parts.values()), parts, found.graph, found.timeline, found.num_micro_batches
+    )
