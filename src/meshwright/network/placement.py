@@ -28,6 +28,9 @@ from meshwright.network.visiting_orders import chain, closes_in
 from meshwright.sharding.strategy import REUSED_AXES, PlanOptions, Strategy
 from meshwright.topology.network import Network
 
+LAID_IN = ("blocks", "paths", "cycles")
+"""Nested blocks of the grid, or a cover of its working devices by paths or cycles of neighbours."""
+
 
 @dataclass(frozen=True)
 class Nesting:
@@ -39,6 +42,8 @@ class Nesting:
     """Members of each axis on each level, innermost level first."""
     devices: tuple[int, ...] = ()
     """Stated device of each rank, innermost axis first; empty: the devices of the blocks."""
+    lies_in: str = "blocks"
+    """One of ``LAID_IN``."""
 
 
 def all_choices(

@@ -87,6 +87,8 @@ class PlacedPrice:
     problem: Problem
     plan_options: PlanOptions
     strategy: Strategy
+    nesting: Nesting
+    """The way in which its axes are laid."""
     ranks: Ranks
     together: PricedRow
     contention: Contention
@@ -108,11 +110,6 @@ class PlacedPrice:
     def time_s(self) -> float:
         """Step time with contention [s]."""
         return self.together.time_s
-
-    @property
-    def nesting(self) -> Nesting:
-        """The way in which its axes are laid."""
-        return Nesting(self.ranks.axes, self.ranks.shapes)
 
     def groups(self, problem: Problem) -> AxisNetwork:
         """Return the groups of its axes: columns of one row."""
@@ -322,8 +319,7 @@ def price_placed(
     for row, ranks, contended, links, work in zip(
         rows, places, together, shared, works, strict=True
     ):
-        plan_options, strategy, _ = ways[row]
-        price = PlacedPrice(problem, plan_options, strategy, ranks, contended, links, work)
+        price = PlacedPrice(problem, *ways[row], ranks, contended, links, work)
         if problem.system.is_power_capped:
             carried = step_links(problem, price, physical)
             (throttled_row,) = PricedRow.every(with_energy(problem, price, carried))

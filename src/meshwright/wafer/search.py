@@ -58,7 +58,7 @@ class Placing:
 
     price: PlacedPrice
     lower_bound_s: float
-    """No way to lay it in nested blocks is faster with default routes [s]."""
+    """No way to lay it is faster with default routes [s]."""
     num_choices: int
     num_priced: int
     """The others are bounded by their closed form."""
@@ -385,7 +385,8 @@ def price_as_placed(problem: Problem, entry: Candidate, physical: Network) -> Pl
     shapes = [placement.shapes[axis][::-1] for axis in placement.axes]
     alone = (1,) * len(placement.grid_shape)
     shapes += [alone for _ in unused]
-    choice = Nesting((*placement.axes, *unused), tuple(shapes), placement.devices)
+    axes = *placement.axes, *unused
+    choice = Nesting(axes, tuple(shapes), placement.devices, placement.lies_in)
     found = [
         price
         for is_routed in {physical.num_devices <= MOST_DEVICES, False}
@@ -445,6 +446,7 @@ def placed_candidate(problem: Problem, placing: Placing, physical: Network) -> C
         work_shares=()
         if price.work.is_equal
         else tuple(price.work.share.reshape(-1, order="F").tolist()),
+        lies_in=price.nesting.lies_in,
         die_power_w=tuple(power_w.tolist()),
         die_celsius=()
         if cooling is None or not len(power_w)
