@@ -113,8 +113,6 @@ class Ranks:
     """Innermost first."""
     shapes: tuple[Shape, ...]
     """Members of each axis on each level, innermost level (columns) first."""
-    lines: tuple[tuple[int, ...], ...]
-    """The columns, rows, ... of the grid that are in use, level by level."""
     device: IntArray
     """Device of each rank: one array axis for each axis of the plan, innermost first."""
     cell: IntArray | None = None
@@ -236,11 +234,11 @@ def block_ranks(
     works, needed = connected_devices(network, sides), tuple(int(length) for length in shape)
     lines = clear_lines(works, needed)
     if lines is not None:
-        return Ranks(tuple(axes), tuple(shapes), lines, _in_blocks(sides, lines, shapes))
+        return Ranks(tuple(axes), tuple(shapes), _in_blocks(sides, lines, shapes))
     if not may_have_holes or any(n > side for n, side in zip(needed, sides, strict=True)):
         return None
     lines = _soundest_lines(works, needed)
-    ranks = Ranks(tuple(axes), tuple(shapes), lines, _in_blocks(sides, lines, shapes))
+    ranks = Ranks(tuple(axes), tuple(shapes), _in_blocks(sides, lines, shapes))
     return _hosted(network, ranks, works)
 
 
@@ -351,7 +349,7 @@ def _ranks(network: Network, sides: Shape, choice: Nesting) -> Ranks | None:
     lines = tuple(tuple(range(int(length))) for length in lengths)
     cell = _in_blocks(tuple(lengths.tolist()), lines, choice.shapes)
     device = np.array(choice.devices, dtype=np.int64).reshape(cell.shape, order="F")
-    return Ranks(choice.axes, choice.shapes, lines, device, cell)
+    return Ranks(choice.axes, choice.shapes, device, cell)
 
 
 def _in_blocks(
