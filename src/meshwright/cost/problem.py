@@ -24,7 +24,13 @@ from meshwright.base.arrays import (
     smaller,
     take_rows,
 )
-from meshwright.cost.communication import AxisNetwork, AxisPlacement, level_efficiencies, place_axes
+from meshwright.cost.communication import (
+    AxisNetwork,
+    AxisPlacement,
+    level_efficiencies,
+    place_axes,
+    uses_blocks,
+)
 from meshwright.cost.operator import DeviceRates, device_rates, operator_s
 from meshwright.graph.op import LayerGraph, Op, OpGraph
 from meshwright.graph.transformer import build_graph
@@ -422,13 +428,14 @@ class ProblemOf(ABC, Generic[Work]):
     def device_numbers(self) -> tuple[int, ...]:
         """The numbers of devices worth using, the largest first.
 
-        On a grid with faults: the devices of whole grids of working devices, and of grids with a
-        few dead devices, if others can host their ranks
+        On a grid with faults: the devices of whole grids of working devices, of covers of at least
+        7/8 of those that work, and of grids with a few dead devices, if others can host their ranks
         (:func:`~meshwright.network.placement.block_ranks`).
         """
         if not self.whole_grids:
             return device_counts(self.system.num_alive, self.system.domain_size)
         numbers = {prod(sides) for sides in self.whole_grids}
+        numbers |= {n for n in self.cover_numbers if n * 8 >= len(self.islands[0]) * 7}
         if self.may_have_holes:
             numbers |= sound_grids(network_of(self.system), self.grid_sides, LEAST_PACE)
         return tuple(sorted(numbers, reverse=True))
@@ -450,12 +457,18 @@ class ProblemOf(ABC, Generic[Work]):
             for sides in grids or (self.grid_sides,)
             for shape in product(*(range(1, side + 1) for side in sides))
         }
+        numbers |= {*self.cover_numbers}
         return tuple(sorted((n for n in numbers if n <= most), reverse=True))
 
     @property
     def may_have_holes(self) -> bool:
         """Whether ranks of dead devices may be hosted by others."""
         return False
+
+    @property
+    def cover_numbers(self) -> Sequence[int]:
+        """The numbers of devices for which axes are laid along covers: more than in blocks."""
+        return ()
 
     @property
     def is_unequal(self) -> bool:
@@ -585,6 +598,22 @@ class Problem(ProblemOf[Training]):
         """Whether ranks of dead devices may be hosted by others: where ranks are placed."""
         is_small = self.system.num_devices <= MOST_DEVICES and not self.num_experts
         return is_small and bool(self.grid_sides) and self.mapper is not Mapper.SMAP
+
+    @property
+    def cover_numbers(self) -> Sequence[int]:
+        """The numbers of devices for which axes are laid along covers: more than in blocks.
+
+        On meshes with equal links along both sides: paths go along both.
+        """
+        levels = self.system.levels
+        rates = {
+            (of.bandwidth_bytes_per_s, of.links_per_device, of.hop_latency_s, of.message_half_bytes)
+            for of in levels
+        }
+        is_alike = len(levels) == 2 and len(rates) == 1 and uses_blocks(levels)
+        if not (is_alike and self.whole_grids and self.mapper is Mapper.TMAP):
+            return ()
+        return range(max(map(prod, self.whole_grids)) + 1, len(self.islands[0]) + 1)
 
 
 UNCALIBRATED_NOTE = "uncalibrated: constants come from data sheets and public sources"

@@ -275,10 +275,8 @@ def holds(outer: Shape, inner: Shape) -> bool:
 def connected_devices(network: Network, sides: Shape) -> BoolArray:
     """Return whether each device works in the largest connected part, on the grid."""
     if network not in _WORKS:
-        part = connected_components(network)[: network.num_devices]
-        alive = network.alive
         works = np.zeros(network.num_devices, dtype=bool)
-        works[alive] = part[alive] == np.bincount(part[alive]).argmax()
+        works[connected_parts(network)[0]] = True
         _WORKS[network] = read_only(works)
     return _WORKS[network].reshape(sides[::-1])
 

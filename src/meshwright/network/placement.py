@@ -28,6 +28,9 @@ from meshwright.network.visiting_orders import chain, closes_in
 from meshwright.sharding.strategy import REUSED_AXES, PlanOptions, Strategy
 from meshwright.topology.network import Network
 
+LAID_IN = ("blocks", "paths", "cycles")
+"""Nested blocks of the grid, or a cover of its working devices by paths or cycles of neighbours."""
+
 
 @dataclass(frozen=True)
 class Nesting:
@@ -39,6 +42,8 @@ class Nesting:
     """Members of each axis on each level, innermost level first."""
     devices: tuple[int, ...] = ()
     """Stated device of each rank, innermost axis first; empty: the devices of the blocks."""
+    lies_in: str = "blocks"
+    """One of ``LAID_IN``."""
 
 
 def all_choices(
@@ -108,8 +113,6 @@ class Ranks:
     """Innermost first."""
     shapes: tuple[Shape, ...]
     """Members of each axis on each level, innermost level (columns) first."""
-    lines: tuple[tuple[int, ...], ...]
-    """The columns, rows, ... of the grid that are in use, level by level."""
     device: IntArray
     """Device of each rank: one array axis for each axis of the plan, innermost first."""
     cell: IntArray | None = None
@@ -185,14 +188,12 @@ class Ranks:
         """Tell whether an axis, or several, fill blocks: those of experts need not."""
         return all(count > 0 for block, _ in self._blocks(axis) for count in block)
 
-    @cached_property
-    def _used(self) -> bytes:
-        in_blocks = self.cell is None
-        return (np.sort(self.device, axis=None) if in_blocks else self.device).tobytes()
-
     def place(self, axis: str) -> AxisPlace:
-        """Return the place of an axis, or of several (``a*b``): all that decides its groups."""
-        return AxisPlace((self._blocks(axis), self.lines, self._used), self)
+        """Return the place of an axis, or of several (``a*b``): its groups, in any order."""
+        groups = self.groups(axis)
+        groups = groups.reshape(len(groups), -1)
+        in_order = groups[np.argsort(groups[:, 0], kind="stable")]
+        return AxisPlace(in_order.shape[1], in_order.tobytes(), self)
 
     def visit(self, axis: str, *, closes: bool, is_side_by_side: bool = False) -> IntArray:
         """Return the positions of an axis in its block, in an order that goes along neighbours.
@@ -205,9 +206,10 @@ class Ranks:
 
 @dataclass(frozen=True)
 class AxisPlace:
-    """Blocks of an axis on the devices in use: equal ones have the same groups of devices."""
+    """Groups of devices of an axis, in the order of their first devices."""
 
-    key: tuple[object, ...]
+    group_size: int
+    groups: bytes
     ranks: Ranks = field(compare=False)
 
 
@@ -231,11 +233,11 @@ def block_ranks(
     works, needed = connected_devices(network, sides), tuple(int(length) for length in shape)
     lines = clear_lines(works, needed)
     if lines is not None:
-        return Ranks(tuple(axes), tuple(shapes), lines, _in_blocks(sides, lines, shapes))
+        return Ranks(tuple(axes), tuple(shapes), _in_blocks(sides, lines, shapes))
     if not may_have_holes or any(n > side for n, side in zip(needed, sides, strict=True)):
         return None
     lines = _soundest_lines(works, needed)
-    ranks = Ranks(tuple(axes), tuple(shapes), lines, _in_blocks(sides, lines, shapes))
+    ranks = Ranks(tuple(axes), tuple(shapes), _in_blocks(sides, lines, shapes))
     return _hosted(network, ranks, works)
 
 
@@ -346,7 +348,7 @@ def _ranks(network: Network, sides: Shape, choice: Nesting) -> Ranks | None:
     lines = tuple(tuple(range(int(length))) for length in lengths)
     cell = _in_blocks(tuple(lengths.tolist()), lines, choice.shapes)
     device = np.array(choice.devices, dtype=np.int64).reshape(cell.shape, order="F")
-    return Ranks(choice.axes, choice.shapes, lines, device, cell)
+    return Ranks(choice.axes, choice.shapes, device, cell)
 
 
 def _in_blocks(

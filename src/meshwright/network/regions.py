@@ -337,18 +337,12 @@ class Region:
     def of(self, devices: Iterable[int]) -> Region:
         """Return the region of some of the devices."""
         wanted = set(devices)
-        kept = [index for index, device in enumerate(self.devices) if device in wanted]
-        index_of = {index: new for new, index in enumerate(kept)}
-        edges = ((index_of.get(near, -1), index_of.get(far, -1)) for near, far in self.edges)
-        return Region(
-            tuple(self.devices[index] for index in kept),
-            tuple(edge for edge in edges if min(edge) >= 0),
-        )
+        return self.swept([i for i, device in enumerate(self.devices) if device in wanted])
 
     def swept(self, indices: Sequence[int]) -> Region:
-        """Return the same devices in another order, given by their indices."""
+        """Return some or all of the devices, in another order, given by their indices."""
         place = {index: new for new, index in enumerate(indices)}
-        pairs = ((place[near], place[far]) for near, far in self.edges)
+        pairs = ((place[a], place[b]) for a, b in self.edges if a in place and b in place)
         edges = tuple(sorted((min(pair), max(pair)) for pair in pairs))
         return Region(tuple(self.devices[index] for index in indices), edges)
 

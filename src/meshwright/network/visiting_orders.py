@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from math import prod
 
@@ -11,14 +10,9 @@ import numpy as np
 from meshwright.base.arrays import IntArray, read_only
 
 
-def _row_major(rows: int, columns: int) -> IntArray:
-    """Return the (row, column) of each cell, row after row, each from the left; (cells, 2)."""
-    return np.stack(np.divmod(np.arange(rows * columns), columns), axis=1)
-
-
 def snake(rows: int, columns: int) -> IntArray:
     """Return a Hamiltonian path: row after row, every other one from the right; (cells, 2)."""
-    cells = _row_major(rows, columns)
+    cells = np.stack(np.divmod(np.arange(rows * columns), columns), axis=1)
     turns_back = cells[:, 0] % 2 == 1
     cells[turns_back, 1] = columns - 1 - cells[turns_back, 1]
     return cells
@@ -54,19 +48,7 @@ def _cycle(rows: int, columns: int) -> IntArray:
     return np.concatenate((np.zeros((1, 2), dtype=np.int64), inside, back))
 
 
-_ORDERS: dict[str, Callable[[int, int], IntArray]] = {
-    "cycle": cycle,
-    "snake": snake,
-    "snake-down": snake_down,
-}
-
-
 @cache
-def visit(order: str, rows: int, columns: int) -> IntArray:
-    """Return the cells of a block in one of the named orders, (cells, 2)."""
-    return read_only(_ORDERS[order](rows, columns))
-
-
 def chain(
     sizes: tuple[int, ...], *, closes: bool = False, is_side_by_side: bool = False
 ) -> IntArray:
@@ -83,19 +65,19 @@ def chain(
     """
     if is_side_by_side and sizes[-1] > 1:
         columns, *others = sizes[:-1]
-        cells = visit("snake-down", prod(others), columns)
+        cells = snake_down(prod(others), columns)
         first = np.arange(sizes[-1]) * prod(sizes[:-1])
         numbers: IntArray = first[:, None] + (cells[:, 0] * columns + cells[:, 1])[None, :]
-        return numbers.reshape(-1)
+        return read_only(numbers.reshape(-1))
     order = np.arange(sizes[0])
     for index, size in enumerate(sizes[1:], start=1):
         is_last = prod(sizes[index + 1 :]) == 1
-        turns = "cycle" if closes and is_last and has_cycle(size, len(order)) else "snake"
-        cells = visit(turns, size, len(order))
+        turns = closes and is_last and has_cycle(size, len(order))
+        cells = (cycle if turns else snake)(size, len(order))
         order = order[cells[:, 1]] + cells[:, 0] * len(order)
         if is_last:
             break
-    return order
+    return read_only(order)
 
 
 def closes_in(sizes: tuple[int, ...]) -> bool:

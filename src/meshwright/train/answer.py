@@ -217,9 +217,9 @@ class Placement(Brief):
     closed_form_s: float
     """Step time of the same placement without contention [s]."""
     lower_bound_s: float
-    """Lower bound on the step time over the ``num_choices`` ways to nest the blocks [s]."""
+    """Lower bound on the step time over the ``num_choices`` ways to lay the axes [s]."""
     num_choices: int
-    """Ways to lay the axes in nested blocks."""
+    """Ways to lay the axes in nested blocks, and along covers of a grid with faults."""
     busy_s: Mapping[str, float]
     """Busy time of the busiest device in a step: ``compute``, ``hbm``, ``d2d`` (its links) and
     ``exposed`` (exposed communication) [s]."""
@@ -233,6 +233,9 @@ class Placement(Brief):
     die_celsius: tuple[float, ...] = ()
     """Temperature of each device in the mean over a step [C]; empty: the system states no
     cooling."""
+    lies_in: str = "blocks"
+    """``blocks``; on a grid with faults also ``paths`` or ``cycles`` of working neighbours: shapes
+    of one row (a cycle: of two) go along each, those of one column from one to the next."""
 
 
 @dataclass(frozen=True)

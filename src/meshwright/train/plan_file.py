@@ -9,6 +9,7 @@ from typing import Any
 from meshwright.base.errors import Fault
 from meshwright.catalog.answer_file import AnswerFile
 from meshwright.cost.parts import TENSORS, MemoryPart, TimePart
+from meshwright.network.placement import LAID_IN
 from meshwright.sharding.dealing import chunk_lengths, is_dealt
 from meshwright.sharding.strategy import AXES
 from meshwright.spec.system import SystemSpec
@@ -156,7 +157,10 @@ def _axis_faults(path: str, candidate: Candidate, placement: Placement) -> Itera
             message = f"found {shape}, expected sizes of a block of {degrees.get(axis, 0):g}"
             yield Fault(f"{path}.shapes.{axis}", message)
             return
-    for level, side in enumerate(placement.grid_shape):
+    if placement.lies_in not in LAID_IN:
+        yield Fault(f"{path}.lies_in", f"found {placement.lies_in!r}", ", ".join(LAID_IN))
+    # Along a cover axes are longer than a side: its devices are checked one by one.
+    for level, side in enumerate(placement.grid_shape if placement.lies_in == "blocks" else ()):
         length = prod(shape[level] for shape in placement.shapes.values())
         if length > side:
             message = f"blocks are {length} long on a side of {side}"

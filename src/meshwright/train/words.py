@@ -230,13 +230,19 @@ def shortage(price: Estimate) -> str:
 
 
 def blocks_in_words(placement: Placement) -> str:
-    """Return the blocks in words, innermost first."""
+    """Return the blocks, or the paths or cycles of a cover, in words, innermost first."""
     sides = "x".join(map(str, placement.grid_shape))
+    ways = "one way" if placement.num_choices == 1 else f"best of {placement.num_choices} ways"
+    if placement.lies_in != "blocks":
+        parts = ", ".join(
+            f"{axis} {prod(shape)} {'along each' if shape[-1] > 1 else 'from one to the next'}"
+            for axis, shape in ((axis, placement.shapes[axis]) for axis in placement.axes)
+        )
+        return f"{placement.lies_in} of working neighbours on {sides}: {parts}; {ways} to lay them"
     blocks = ", ".join(
         f"{axis} {'x'.join(map(str, placement.shapes[axis]))}" for axis in placement.axes
     )
     of = " of rows x columns" if len(placement.grid_shape) == 2 else ""
-    ways = "one way" if placement.num_choices == 1 else f"best of {placement.num_choices} ways"
     return f"blocks{of} on {sides}, from the inside: {blocks or 'one device'}; {ways} to nest them"
 
 

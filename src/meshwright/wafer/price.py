@@ -82,6 +82,8 @@ class PlacedPrice:
     problem: Problem
     plan_options: PlanOptions
     strategy: Strategy
+    nesting: Nesting
+    """The way in which its axes are laid."""
     ranks: Ranks
     together: PricedRow
     contention: Contention
@@ -107,11 +109,6 @@ class PlacedPrice:
     def time_s(self) -> float:
         """Step time with contention [s]."""
         return self.together.time_s
-
-    @property
-    def nesting(self) -> Nesting:
-        """The way in which its axes are laid."""
-        return Nesting(self.ranks.axes, self.ranks.shapes)
 
     def groups(self, problem: Problem) -> AxisNetwork:
         """Return the groups of its axes: columns of one row."""
@@ -160,7 +157,7 @@ def choice_network(
 
 def nesting_of(
     axes: Sequence[str], shapes: Mapping[str, Sequence[int]], plan_options: PlanOptions,
-    num_levels: int, devices: tuple[int, ...] = (),
+    num_levels: int, devices: tuple[int, ...] = (), lies_in: str = "blocks",
 ) -> Nesting:  # fmt: skip
     """Return the way to lay the axes that an answer states, unused axes behind them.
 
@@ -171,7 +168,9 @@ def nesting_of(
     """
     unused = tuple(axis for axis in plan_options.axis_order if axis not in axes)
     laid = tuple(tuple(shapes[axis][::-1]) for axis in axes)
-    return Nesting((*axes, *unused), (*laid, *((1,) * num_levels for _ in unused)), devices)
+    return Nesting(
+        (*axes, *unused), (*laid, *((1,) * num_levels for _ in unused)), devices, lies_in
+    )
 
 
 def laid_network(problem: Problem, placed: AxisPlacement, columns: StrategyColumns) -> AxisNetwork:
@@ -329,10 +328,7 @@ def price_placed(
     for row, ranks, contended, links, work, private_row in zip(
         rows, places, together, shared, works, alone, strict=True
     ):
-        plan_options, strategy, _ = ways[row]
-        price = PlacedPrice(
-            problem, plan_options, strategy, ranks, contended, links, work, private_row
-        )
+        price = PlacedPrice(problem, *ways[row], ranks, contended, links, work, private_row)
         if problem.system.is_power_capped:
             carried = step_links(problem, price, physical)
             (throttled_row,) = PricedRow.every(with_energy(problem, price, carried))

@@ -49,7 +49,11 @@ def place_on(plan: Plan, stated: PlacementFile) -> Plan:
         raise SpecError(faults)
     axes = placement.shapes if stated.axes is None else stated.axes
     names = placement.axes if stated.axes is None else tuple(stated.axes)
-    moved = replace(placement, axes=names, shapes=dict(axes), devices=stated.devices)
+    keeps = dict(axes) == dict(placement.shapes)
+    moved = replace(
+        placement, axes=names, shapes=dict(axes), devices=stated.devices,
+        lies_in=placement.lies_in if keeps else "blocks",
+    )  # fmt: skip
     problem = plan.problem
     physical = physical_network(problem)
     price = price_as_placed(problem, replace(entry, placement=moved), physical)

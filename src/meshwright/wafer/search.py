@@ -58,7 +58,7 @@ class Placing:
 
     price: PlacedPrice
     lower_bound_s: float
-    """No way to lay it in nested blocks is faster with default routes [s]."""
+    """No way to lay it is faster with default routes [s]."""
     num_choices: int
     num_priced: int
     """The others are bounded by their closed form."""
@@ -381,7 +381,7 @@ def price_as_placed(problem: Problem, entry: Candidate, physical: Network) -> Pl
         return None
     choice = nesting_of(
         placement.axes, placement.shapes, entry.plan_options, len(placement.grid_shape),
-        placement.devices,
+        placement.devices, placement.lies_in,
     )  # fmt: skip
     found = [
         price
@@ -442,6 +442,7 @@ def placed_candidate(problem: Problem, placing: Placing, physical: Network) -> C
         work_shares=()
         if price.work.is_equal
         else tuple(price.work.share.reshape(-1, order="F").tolist()),
+        lies_in=price.nesting.lies_in,
         die_power_w=tuple(power_w.tolist()),
         die_celsius=()
         if cooling is None or not len(power_w)

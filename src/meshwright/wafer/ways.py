@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -15,11 +15,13 @@ from meshwright.cost.pipeline import micro_batches
 from meshwright.cost.problem import MOST_DEVICES, Mapper, Problem
 from meshwright.cost.step import price_each
 from meshwright.network.blocks import sequential_shapes
+from meshwright.network.covers import cover_choices
 from meshwright.network.faults import SharedWork
 from meshwright.network.placement import Nesting, all_choices, stated_ranks
+from meshwright.network.regions import make_region
 from meshwright.search.exhaustive import Found
 from meshwright.sharding.space import axis_orders
-from meshwright.sharding.strategy import AXES, Strategy, StreamForm, stack, take
+from meshwright.sharding.strategy import AXES, PlanOptions, Strategy, StreamForm, stack, take
 from meshwright.topology.network import Network
 from meshwright.train.families import ROUNDING
 from meshwright.wafer.loads import RowGroups
@@ -76,6 +78,7 @@ class WayTables:
     def __init__(self, problem: Problem, physical: Network) -> None:
         self.problem, self.physical = problem, physical
         self._tables: dict[tuple[int, float], _Table] = {}
+        self._choices: dict[object, tuple[Nesting, ...]] = {}
         self._near: dict[
             tuple[int, StreamForm, float, bytes],
             tuple[Sequence[Nesting], Sequence[SharedWork], FloatArray],
@@ -91,7 +94,7 @@ class WayTables:
         problem, most = self.problem, most_choices(self.problem)
         entries = []
         for one in found:
-            choices = choices_of(problem, one)
+            choices = self._choices_of(one)
             left_s = one.time_s if len(choices) > most else np.inf
             if choices:
                 entries.append(Ways(one, choices[:most], (), left_s, len(choices), NONE))
@@ -157,6 +160,30 @@ class WayTables:
             seconds[rows] = column(priced.step.time.total_s) * (1.0 - ROUNDING)
         return np.split(seconds, np.cumsum(counts)[:-1])
 
+    def _choices_of(self, found: Found) -> Sequence[Nesting]:
+        """Return the ways to lay a candidate that the mapper of the problem knows."""
+        plan_options, strategy = found.plan_options, found.strategy
+        degrees = tuple((axis, int(getattr(strategy, axis))) for axis in plan_options.axis_order)
+        if degrees not in self._choices:
+            self._choices[degrees] = tuple(self._each_choice(plan_options, strategy, degrees))
+        return self._choices[degrees]
+
+    def _each_choice(
+        self, plan_options: PlanOptions, strategy: Strategy, degrees: tuple[tuple[str, int], ...]
+    ) -> Iterator[Nesting]:
+        problem, sides = self.problem, self.problem.grid_sides
+        if problem.mapper is Mapper.SMAP:
+            for order in axis_orders(True):
+                shapes = sequential_shapes([int(getattr(strategy, axis)) for axis in order], sides)
+                if shapes is not None:
+                    yield Nesting(order, shapes)
+            return
+        grids = () if problem.may_have_holes else problem.whole_grids
+        yield from all_choices(plan_options, strategy, sides, grids, most_choices(problem) + 1)
+        if strategy.num_devices in problem.cover_numbers:
+            region = make_region(self.physical, problem.islands[0])
+            yield from cover_choices(region, degrees, sides)
+
     def _table(self, strategy: Strategy, choices: Sequence[Nesting]) -> _Table:
         key = id(choices), float(strategy.micro_batch_size)
         if key not in self._tables:
@@ -177,16 +204,3 @@ class WayTables:
 def most_choices(problem: Problem) -> int:
     """Return the most ways to lay a strategy that are tried."""
     return MOST_CHOICES if problem.system.num_devices <= MOST_DEVICES else MOST_ON_LARGE
-
-
-def choices_of(problem: Problem, found: Found) -> Sequence[Nesting]:
-    """Return the ways to lay a candidate that the mapper of the problem knows."""
-    sides, plan_options, strategy = problem.grid_sides, found.plan_options, found.strategy
-    if problem.mapper is Mapper.SMAP:
-        rows = [
-            (order, sequential_shapes([int(getattr(strategy, axis)) for axis in order], sides))
-            for order in axis_orders(True)
-        ]
-        return [Nesting(order, shapes) for order, shapes in rows if shapes is not None]
-    grids = () if problem.may_have_holes else problem.whole_grids
-    return all_choices(plan_options, strategy, sides, grids, most_choices(problem) + 1)

@@ -390,9 +390,9 @@ def where_parts(best: Candidate, grid: Chart | None = None) -> Iterator[Part]:
     yield Plot(
         "Time of a step, by fidelity",
         "; ".join(f"{name} {format_seconds(time_s)}" for name, time_s in steps.items())
-        + f"; no way to nest the blocks is faster than {format_seconds(placement.lower_bound_s)}",
+        + f"; no way to lay the axes is faster than {format_seconds(placement.lower_bound_s)}",
         "bars", Table(("fidelity", "time of a step [s]"), list(steps.items())),
-        placement.lower_bound_s, "no nesting is faster",
+        placement.lower_bound_s, "no other way is faster",
     )  # fmt: skip
     yield Table(("part of the busiest device", "busy in a step [s]"),
                 [(BUSY[name], time_s) for name, time_s in placement.busy_s.items()])  # fmt: skip

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, IntArray
-from meshwright.network.visiting_orders import has_cycle, visit
+from meshwright.network.visiting_orders import cycle, has_cycle, snake
 from meshwright.topology.network import Network
 
 
@@ -78,7 +78,7 @@ def nested_blocks(blocks: Mapping[str, tuple[int, int]], network: Network) -> Pl
     cells = np.zeros(2, dtype=np.int64)
     extent = np.ones(2, dtype=np.int64)
     for rows, columns in blocks.values():
-        place = visit("cycle" if has_cycle(rows, columns) else "snake", rows, columns)
+        place = (cycle if has_cycle(rows, columns) else snake)(rows, columns)
         cells = place * extent + cells[..., None, :]
         extent = extent * (rows, columns)
     return Placement(tuple(blocks), cells[..., 0] * network.grid_shape[1] + cells[..., 1])
