@@ -23,8 +23,8 @@ from meshwright.wafer.operators.assignment import (
     model_graph,
     on_demand,
 )
-from meshwright.wafer.operators.options import likely_bases
 from meshwright.wafer.operators.model import Assigned
+from meshwright.wafer.operators.options import likely_bases
 from meshwright.wafer.price import physical_network
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
