@@ -93,7 +93,7 @@ class Assigned:
 
 
 Layers = Counter[tuple[int, tuple[int, ...]]]
-"""How often a piece of the model stands with one option for each of its groups."""
+"""Number of layers, or edges, by their piece and the option of each of their groups."""
 
 
 def _mean_layers(prices: OperatorPrices, layers: Layers) -> tuple[LayerCost, ...]:
@@ -254,12 +254,12 @@ class ModelGraph:
 
     @cached_property
     def times_of(self) -> FloatArray:
-        """How often each node stands in the model [1]."""
+        """Number of groups of the model at each node [1]."""
         found: FloatArray = np.bincount(self.node_of).astype(float)
         return found
 
     def share(self, node: int, position: str) -> float:
-        """Return how often a node stands in the stage at a position, on average [1]."""
+        """Return the mean number of groups of a node in the stage at a position [1]."""
         piece = self.places[node][0]
         count = self.prices.problem.pieces[piece].count
         return float(self.layers.counts[position][piece] * self.times_of[node] / count)
@@ -561,7 +561,7 @@ class ModelGraph:
         )
 
     def _chosen(self, choices: Sequence[int]) -> Layers:
-        """Return how often each piece of the model stands with the same options."""
+        """Return the number of layers and edges with the same options, by piece of the model."""
         head, starts = len(self.prices.groups) - 1, self.first_nodes
         found: Layers = Counter({(head - 1, (choices[0],)): 1, (head, (choices[-1],)): 1})
         for kind, (first, end) in zip(self.layers.kinds, pairwise(starts), strict=True):
@@ -638,9 +638,9 @@ class Fills:
     """The bubble for each second of another stage than the slowest, and its sends."""
 
     forward: float
-    """Of a forward pass, or one for the gradients of activations [1]."""
+    """Seconds for each one of a forward pass, or of a pass for gradients of activations [1]."""
     weight: float
-    """Of a pass for the gradients of weights, where these fill the bubble best [1]."""
+    """Seconds for each one of a pass for gradients of weights, where these fill most [1]."""
     sends: float
 
 
