@@ -598,8 +598,9 @@ class ModelGraph:
         degrees, links = [], (self.prices.links.dense, self.prices.links.expert)
         for of_option, over in zip(held, links, strict=True):
             sharded = 0.0
-            for option, number in of_option.items() if over is not None else ():
-                sharded += number / number_at(take_rows(over, [option]).degrees)
+            if over is not None:
+                for option, number in of_option.items():
+                    sharded += number / number_at(take_rows(over, [option]).degrees)
             degrees.append(sum(of_option.values()) / sharded if sharded else 1.0)
         return ShardDegrees(*degrees)
 
@@ -619,7 +620,8 @@ class ModelGraph:
     def whole_params(self) -> HeldParams[FloatArray]:
         """Return the parameters on one device of the fullest stage, by option for all [1]."""
         problem, columns = self.prices.problem, self.prices.options.columns
-        dense, experts = [], []
+        dense: list[Num] = []
+        experts: list[Num] = []
         for position in self.layers.counts:
             costs = [
                 (self.share(node, position), self.prices.costs[place[0]][place[1]].layer)
@@ -629,8 +631,8 @@ class ModelGraph:
             experts.append(sum(share * column(layer.expert_params) for share, layer in costs))
             if problem.graph.tied and self.frame.num_stages == 1:
                 dense[-1] = dense[-1] - table_params(problem, columns)
-        most = np.max(dense, axis=0)
-        return HeldParams(most, 0.0 * most + np.max(experts, axis=0))
+        most: FloatArray = column(reduce(larger, dense))
+        return HeldParams(most, 0.0 * most + column(reduce(larger, experts)))
 
 
 @dataclass(frozen=True)
