@@ -139,10 +139,11 @@ def ways_of(surrogate: Surrogate, drawn: Drawn, num: int) -> dict[str, Callable[
     problem, plan_options = surrogate.problem, drawn.plan_options
     places = choice_network(problem, [(drawn.strategy, [drawn.choice] * num)])
     alone = price_columns(problem, plan_options, places.strategy, places)
-    table = features(problem, places, alone)
+    bare = price_columns(surrogate.bare, plan_options, places.strategy, places)
+    table = features(problem, places, alone, bare)
     return {
         "closed form": partial(price_columns, problem, plan_options, places.strategy, places),
-        "features": partial(features, problem, places, alone),
+        "features": partial(features, problem, places, alone, bare),
         "network": partial(surrogate.learned.log_ratio, table),
     }
 

@@ -28,7 +28,7 @@ from meshwright.topology.network import Network
 from meshwright.wafer.answer import SimulatedStep
 from meshwright.wafer.price import PlacedPrice, choice_network, physical_network, price_placed
 from meshwright.wafer.simulation import COMPUTE, simulate_step
-from meshwright_papers.surrogate.features import FEATURES, MESSAGE_PARTS, features
+from meshwright_papers.surrogate.features import FEATURES, computation_s, features, messages_s
 from meshwright_papers.surrogate.sampling import (
     Configuration,
     Drawn,
@@ -69,7 +69,7 @@ def measure(asked: Configuration, drawn: Drawn, physical: Network) -> Row | None
     if step.num_micro_batches < number_at(alone.pipeline.num_micro_batches):
         return None
     return Row(
-        features(problem, network, alone)[0],
+        features(problem, network, alone, bare)[0],
         closed_form(problem, alone, bare)[0],
         _simulated(problem, price, step),
         number_at(price.contended.step.time.total_s),
@@ -84,14 +84,10 @@ def closed_form(problem: Problem, alone: Priced, bare: Priced) -> FloatArray:
     bare
         The same placements on chips that compute in no time.
     """
-    time, messages = alone.step.time, bare.step.time
-    step_s = column(time.total_s)
+    step_s = column(alone.step.time.total_s)
     columns = (
-        time[TimePart.COMPUTE]
-        + time[TimePart.MAIN_MEMORY]
-        + time[TimePart.RECOMPUTE]
-        + time[TimePart.LAUNCH],
-        sum(messages[name] for name in MESSAGE_PARTS),
+        computation_s(alone),
+        messages_s(bare),
         step_s,
         _power_w(problem, alone, step_s),
     )

@@ -51,15 +51,15 @@ class Surrogate:
             alone = price_columns(self.problem, plan_options, strategy, network)
         bare = price_columns(self.bare, plan_options, strategy, network)
         values = closed_form(self.problem, alone, bare)
-        values[:, FIRST_LEARNED:] *= self.ratio(network, alone)
+        values[:, FIRST_LEARNED:] *= self.ratio(network, alone, bare)
         return values
 
-    def ratio(self, network: AxisNetwork, alone: Priced) -> FloatArray:
+    def ratio(self, network: AxisNetwork, alone: Priced, bare: Priced) -> FloatArray:
         """Return simulated over closed form of each learned quantity, a row for each placement.
 
         It is 1 where the closed form is kept.
         """
-        told = features(self.problem, network, alone)
+        told = features(self.problem, network, alone, bare)
         found: FloatArray = np.exp(self.learned.kept_log_ratio(told))
         return found
 
@@ -71,7 +71,8 @@ class Surrogate:
         network = choice_network(self.problem, [(strategy, choices)])
         if alone is None:
             alone = price_columns(self.problem, plan_options, network.strategy, network)
-        ratio = self.ratio(network, alone)[:, QUANTITIES.index("step_s") - FIRST_LEARNED]
+        bare = price_columns(self.bare, plan_options, network.strategy, network)
+        ratio = self.ratio(network, alone, bare)[:, QUANTITIES.index("step_s") - FIRST_LEARNED]
         seconds: FloatArray = alone.step.time.total_s * ratio
         return seconds
 

@@ -28,6 +28,7 @@ from meshwright.sharding.strategy import (
 MESSAGE_PARTS = (
     TimePart.TP_COMM, TimePart.CP_COMM, TimePart.TATP_STREAM, TimePart.PP_COMM, TimePart.DP_COMM,
 )  # fmt: skip
+COMPUTED_PARTS = (TimePart.COMPUTE, TimePart.MAIN_MEMORY, TimePart.RECOMPUTE, TimePart.LAUNCH)
 SHOWN_PARTS = (
     *MESSAGE_PARTS, TimePart.BUBBLE, TimePart.RECOMPUTE, TimePart.OVERLAP_SLOWDOWN,
     TimePart.OPTIMIZER,
@@ -53,20 +54,22 @@ FEATURES = (
     *(f"log2 {axis} apart over {side}" for axis in AXES for side in SIDES),
     *(f"{axis} has a cycle" for axis in AXES),
     "tatp is odd",
+    "messages over step", "computation over step", "links busy over messages",
+    "hidden over messages",
 )  # fmt: skip
 """Names of the features, in order. A share is the logarithm to base 10 of seconds over those of
 the step."""
 
 
-def features(problem: Problem, network: AxisNetwork, alone: Priced) -> FloatArray:
+def features(problem: Problem, network: AxisNetwork, alone: Priced, bare: Priced) -> FloatArray:
     """Return the features of one strategy in each of some placements, a row for each.
 
     Parameters
     ----------
     network
         The groups of the placements, a row for each.
-    alone
-        The closed form on the same groups.
+    alone, bare
+        The closed form on the same groups, and that of chips that compute in no time.
     """
     time, strategy = alone.step.time, alone.strategy
     step_s = time.total_s
@@ -85,11 +88,39 @@ def features(problem: Problem, network: AxisNetwork, alone: Priced) -> FloatArra
         *_blocks(network),
         *_cycles(problem, network),
         np.mod(strategy.tatp, 2.0) * (strategy.tatp > 1.0),
+        *_messages(problem, alone, bare),
     ]
     table = np.empty((len(strategy.tp), len(columns)))
     for number, column in enumerate(columns):
         table[:, number] = column
     return table
+
+
+def computation_s(alone: Priced) -> Any:
+    """Return the computation of the slowest device in a step, in closed form [s]."""
+    return sum(alone.step.time[name] for name in COMPUTED_PARTS)
+
+
+def messages_s(bare: Priced) -> Any:
+    """Return the messages of a step on chips that compute in no time, in closed form [s]."""
+    return sum(bare.step.time[name] for name in MESSAGE_PARTS)
+
+
+def _messages(problem: Problem, alone: Priced, bare: Priced) -> list[Any]:
+    """Return the loads of a step beside its messages, as shares.
+
+    Chips that compute in no time stream the smaller tensor; the plan may stream the other one,
+    which computation hides: then links are busy for longer than these messages take.
+    """
+    step_s, sent_s, work = alone.step.time.total_s, messages_s(bare), alone.pipeline.mean
+    assert work is not None
+    links_s = work.link_traffic_bytes / problem.system.levels[0].bandwidth_bytes_per_s
+    return [
+        _share(sent_s, step_s),
+        _share(computation_s(alone), step_s),
+        _share(links_s, sent_s),
+        _share(alone.pipeline.hidden_s, sent_s),
+    ]
 
 
 def _share(part: Any, whole: Any) -> Any:

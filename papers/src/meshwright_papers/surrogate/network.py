@@ -19,8 +19,8 @@ from meshwright_papers.surrogate.features import FEATURES
 
 WEIGHTS_FILE = DATA / "weights.npz"
 STAGES = FEATURES.index("log2 pp")
-KEPT_BY_ALL = QUANTITIES.index("power_w") - FIRST_LEARNED
-"""Column of the quantity that is learned better than its closed form in every plan."""
+KEPT_BY_SOME = QUANTITIES.index("step_s") - FIRST_LEARNED
+"""Column of the quantity that is learned better than its closed form in pipelines alone."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,12 @@ class Network:
     def kept_log_ratio(self, features: FloatArray) -> FloatArray:
         """Return the same where it beats the closed form, and 0 elsewhere.
 
-        Where plans have one pipeline stage, messages and step keep their closed form: training
-        groups that were left out in turn showed no gain there.
+        Where plans have one pipeline stage, the step keeps its closed form: training groups that
+        were left out in turn showed no gain there.
         """
         ratio = self.log_ratio(features)
-        kept = np.repeat(features[:, STAGES : STAGES + 1] > 0.0, ratio.shape[1], axis=1)
-        kept[:, KEPT_BY_ALL] = True
-        return np.where(kept, ratio, 0.0)
+        ratio[:, KEPT_BY_SOME] *= features[:, STAGES] > 0.0
+        return ratio
 
     def hidden(self, features: FloatArray) -> FloatArray:
         """Return the inputs of the last layer."""

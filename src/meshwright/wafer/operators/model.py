@@ -93,7 +93,7 @@ class Assigned:
 
 
 Layers = Counter[tuple[int, tuple[int, ...]]]
-"""How often a piece of the model stands with one option for each of its groups."""
+"""Number of layers, or edges, by their piece and the option of each of their groups."""
 
 
 def _mean_layers(prices: OperatorPrices, layers: Layers) -> tuple[LayerCost, ...]:
@@ -254,12 +254,12 @@ class ModelGraph:
 
     @cached_property
     def times_of(self) -> FloatArray:
-        """How often each node stands in the model [1]."""
+        """Number of groups of the model at each node [1]."""
         found: FloatArray = np.bincount(self.node_of).astype(float)
         return found
 
     def share(self, node: int, position: str) -> float:
-        """Return how often a node stands in the stage at a position, on average [1]."""
+        """Return the mean number of groups of a node in the stage at a position [1]."""
         piece = self.places[node][0]
         count = self.prices.problem.pieces[piece].count
         return float(self.layers.counts[position][piece] * self.times_of[node] / count)
@@ -561,7 +561,7 @@ class ModelGraph:
         )
 
     def _chosen(self, choices: Sequence[int]) -> Layers:
-        """Return how often each piece of the model stands with the same options."""
+        """Return the number of layers and edges with the same options, by piece of the model."""
         head, starts = len(self.prices.groups) - 1, self.first_nodes
         found: Layers = Counter({(head - 1, (choices[0],)): 1, (head, (choices[-1],)): 1})
         for kind, (first, end) in zip(self.layers.kinds, pairwise(starts), strict=True):
@@ -598,8 +598,9 @@ class ModelGraph:
         degrees, links = [], (self.prices.links.dense, self.prices.links.expert)
         for of_option, over in zip(held, links, strict=True):
             sharded = 0.0
-            for option, number in of_option.items() if over is not None else ():
-                sharded += number / number_at(take_rows(over, [option]).degrees)
+            if over is not None:
+                for option, number in of_option.items():
+                    sharded += number / number_at(take_rows(over, [option]).degrees)
             degrees.append(sum(of_option.values()) / sharded if sharded else 1.0)
         return ShardDegrees(*degrees)
 
@@ -619,7 +620,8 @@ class ModelGraph:
     def whole_params(self) -> HeldParams[FloatArray]:
         """Return the parameters on one device of the fullest stage, by option for all [1]."""
         problem, columns = self.prices.problem, self.prices.options.columns
-        dense, experts = [], []
+        dense: list[Num] = []
+        experts: list[Num] = []
         for position in self.layers.counts:
             costs = [
                 (self.share(node, position), self.prices.costs[place[0]][place[1]].layer)
@@ -629,8 +631,8 @@ class ModelGraph:
             experts.append(sum(share * column(layer.expert_params) for share, layer in costs))
             if problem.graph.tied and self.frame.num_stages == 1:
                 dense[-1] = dense[-1] - table_params(problem, columns)
-        most = np.max(dense, axis=0)
-        return HeldParams(most, 0.0 * most + np.max(experts, axis=0))
+        most: FloatArray = column(reduce(larger, dense))
+        return HeldParams(most, 0.0 * most + column(reduce(larger, experts)))
 
 
 @dataclass(frozen=True)
@@ -638,9 +640,9 @@ class Fills:
     """The bubble for each second of another stage than the slowest, and its sends."""
 
     forward: float
-    """Of a forward pass, or one for the gradients of activations [1]."""
+    """Seconds for each one of a forward pass, or of a pass for gradients of activations [1]."""
     weight: float
-    """Of a pass for the gradients of weights, where these fill the bubble best [1]."""
+    """Seconds for each one of a pass for gradients of weights, where these fill most [1]."""
     sends: float
 
 

@@ -9,7 +9,7 @@ the price of that strategy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -128,7 +128,7 @@ class Launches:
     weight_launch_s: Num
 
 
-def launches_of(block: BlockCost, host_s: float, zero: Num) -> Launches:
+def launches_of(block: BlockCost, host_s: Num, zero: Num) -> Launches:
     """Return the launches of a part of a layer beyond its computation, by pass [s].
 
     Parameters
@@ -290,20 +290,21 @@ def slowed_prices(
     whole, part = prices.options.network, prices.options.take(rows).network
     columns: dict[str, tuple[dict[str, FloatArray], dict[str, FloatArray]]] = {}
     for name in ("slowdown", "own_slowdown"):
-        of_rows = [getattr(entry, name) for entry in shared]
-        every, own = dict(getattr(whole, name)), {}
-        for axis in dict.fromkeys(axis for entry in of_rows for axis in entry):
-            own[axis] = np.array([entry.get(axis, 1.0) for entry in of_rows])
+        each: list[Mapping[str, float]] = [getattr(entry, name) for entry in shared]
+        every: dict[str, FloatArray] = dict(getattr(whole, name))
+        own: dict[str, FloatArray] = {}
+        for axis in dict.fromkeys(axis for entry in each for axis in entry):
+            own[axis] = np.array([entry.get(axis, 1.0) for entry in each])
             every[axis] = np.array(every.get(axis, np.ones(len(index))))
             every[axis][rows] = own[axis]
         columns[name] = every, own
-    of_all, of_part = ({name: each[n] for name, each in columns.items()} for n in (0, 1))
-    found = operator_prices(
-        prices.problem, replace(prices.options.take(rows), network=replace(part, **of_part))
-    )
+    (slowdown, of_rows), (own_slowdown, own_of_rows) = columns.values()
+    part = replace(part, slowdown=of_rows, own_slowdown=own_of_rows)
+    whole = replace(whole, slowdown=slowdown, own_slowdown=own_slowdown)
+    found = operator_prices(prices.problem, replace(prices.options.take(rows), network=part))
     return OperatorPrices(
         prices.problem,
-        replace(prices.options, network=replace(whole, **of_all)),
+        replace(prices.options, network=whole),
         take_rows(joined([prices.costs, found.costs]), index),
     )
 

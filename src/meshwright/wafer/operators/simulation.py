@@ -205,7 +205,8 @@ class _Played:
         layers = list(_by_layer(problem.model.layer_pattern, self.prices.groups, choices))
         chunks = stages * frame.num_virtual_stages
         ends = np.cumsum(chunk_lengths(len(layers), chunks, frame.plan_options)).tolist()
-        before, table = choices[0], [[[] for _ in range(chunks // stages)] for _ in range(stages)]
+        before, num_chunks = choices[0], chunks // stages
+        table: list[list[list[LayerRun]]] = [[[] for _ in range(num_chunks)] for _ in range(stages)]
         for number, (start, end) in enumerate(pairwise([0, *ends])):
             chunk, stage = divmod(number, stages)
             found: list[LayerRun] = table[stage][chunk]
