@@ -740,7 +740,7 @@ def priced_pieces(
 
 
 def _below(ways: Sequence[StreamLinks | None]) -> StreamLinks | None:
-    """Return the rows of all links below each other; None where there are none."""
+    """Return the rows of all links, one table after the other; None without links."""
     known = [links for links in ways if links is not None]
     if len(known) < 2:
         return ways[0]
@@ -769,14 +769,12 @@ def takes_inputs(pieces: Sequence[PricedPiece], recompute: Recompute) -> list[Ma
         np.asarray(np.nan if problem.pace is None else problem.pace, dtype=np.float64),
         np.asarray(problem.most_work, dtype=np.float64),
     ]
-    return [
-        *problem.stream_choices.of(
-            (layout, recompute, first.index), columns, lambda: _takes_inputs(pieces, recompute)
-        )
-    ]
+    layer = layout, recompute, first.index
+    return [*problem.stream_choices.of(layer, columns, lambda: _takes_inputs(pieces, recompute))]
 
 
 def _takes_inputs(pieces: Sequence[PricedPiece], recompute: Recompute) -> list[Mask]:
+    """Return the same from the times of both pieces on private links."""
     first = pieces[0]
     if first.network.slowdown:
         private = Collectives(replace(first.network, slowdown={}), first.collectives.launch_s)
