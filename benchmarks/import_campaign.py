@@ -41,7 +41,8 @@ PAGE = """# Public models through the import door
 Models of torchvision, timm and transformers without weights, read, and the FLOPs of the products of
 one forward pass beside those of another count. Written by
 `python benchmarks/import_campaign.py --rows ROWS.tsv --out docs/results/imports.md`, its rows of
-StableHLO by `python benchmarks/import_stablehlo.py --rows ROWS.tsv`.
+StableHLO by `python benchmarks/import_stablehlo.py --rows ROWS.tsv`. Rows of timm, which no test
+needs, are of an earlier run.
 """
 DOORS = {
     "onnx": (
