@@ -169,8 +169,8 @@ def layer_bounds(
             costs: list[LayerBound] = []
             are_legal: list[Mask] = []
             for piece in pieces:
-                cost = LayerBound.of(layer_cost([piece.blocks(recompute)[place]], rates, zero))
-                costs += [take_rows(cost, way) for way in ways]
+                least = LayerBound.of(layer_cost([piece.blocks(recompute)[place]], rates, zero))
+                costs += [take_rows(least, way) for way in ways]
                 streams_inputs = piece.plan_options.streamed is Streamed.INPUTS
                 legal = piece.may_stream_inputs[place] if streams_inputs else True
                 are_legal += [take_rows(legal, way) for way in ways]
