@@ -328,7 +328,10 @@ def price_placed(
     for row, ranks, contended, links, work, private_row in zip(
         rows, places, together, shared, works, alone, strict=True
     ):
-        price = PlacedPrice(problem, *ways[row], ranks, contended, links, work, private=private_row)
+        plan_options, strategy, choice = ways[row]
+        price = PlacedPrice(
+            problem, plan_options, strategy, choice, ranks, contended, links, work, private_row
+        )
         if problem.system.is_power_capped:
             carried = step_links(problem, price, physical)
             (throttled_row,) = PricedRow.every(with_energy(problem, price, carried))
