@@ -59,7 +59,9 @@ def all_times_s(graph: DataflowGraph, link: float) -> list[float]:
             for kernel, listed, way in zip(graph.kernels, tables.splits, ways, strict=True)
         }
         share = DeviceShare(2, dims, network.costs_by_kernel(ways), tile=TILE)
-        found.append(fuse(fusion_problem(graph, GRID, share)).time_s)
+        for kept in (False, True):  # weights may stay in the SRAM
+            alone = fusion_problem(graph, GRID, replace(share, keeps_weights=kept))
+            found.append(fuse(alone).time_s)
     return found
 
 
