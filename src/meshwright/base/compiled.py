@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from functools import cache, cached_property, update_wrapper
 from hashlib import blake2b
 from importlib.util import find_spec
+from time import perf_counter
 from types import FunctionType
 from typing import Any, Generic, ParamSpec, TypeVar, cast, get_type_hints
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 _runs_as_written = ContextVar("_runs_as_written", default=False)
+MOST_PLAIN_S = 2.0
+"""Seconds after which small work, too, is compiled: to load it takes about one [s]."""
 
 
 @dataclass(eq=False)
@@ -34,6 +37,8 @@ class CompiledFunction(Generic[Arguments, Result]):
     is_inlined: bool = False
     """Whether it becomes a part of each kernel that calls it."""
     _fast: Callable[Arguments, Result] | None = None
+    _plain_s: float = 0.0
+    """Seconds for which it has run as written."""
 
     def __post_init__(self) -> None:
         update_wrapper(self, self.plain)
@@ -41,8 +46,11 @@ class CompiledFunction(Generic[Arguments, Result]):
     def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         """Run the compiled function."""
         if self._fast is None:
-            if _runs_as_written.get():
-                return self.plain(*args, **kwargs)
+            if _runs_as_written.get() and self._plain_s < MOST_PLAIN_S:
+                begun_s = perf_counter()
+                found = self.plain(*args, **kwargs)
+                self._plain_s += perf_counter() - begun_s
+                return found
             self._fast = self.compile()
         return self._fast(*args, **kwargs)
 
