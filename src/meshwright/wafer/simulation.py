@@ -322,7 +322,7 @@ class _StepBuilder:
         runs = list(enumerate(work.runs[stage][task.chunk]))
         if task.kind is TaskKind.BACKWARD_WEIGHT:
             # The weight gradients that were put off.
-            sent = []
+            sent: Waits = []
             for _, run in reversed(runs):
                 self._run(task.kind, run, stage, [], [])
                 if work.overlaps_data:
@@ -330,8 +330,9 @@ class _StepBuilder:
                     sent += self._data(sums, run, stage, 1.0, [self.last])
         else:
             sent = self._pass(task, runs)
-        if sent:
-            # Gradients that leave in a backward pass have come before the next pass begins.
+        if sent and len(work.runs[stage]) == 1:
+            # Gradients that leave in a backward pass have come before the next pass begins; of
+            # several chunks the passes of the others hide them.
             self._wait_for(self.exchanges.stages[stage], sent)
         if task.receiver != NONE and work.send is not None:
             self._hand_on(number, stage, task.receiver % len(work.runs), work.send)
