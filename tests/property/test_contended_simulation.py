@@ -22,8 +22,7 @@ DIE = load_system("wafer-4x4").chip
 NEAR, TOO_LOW, TOO_HIGH = 0.03, 0.07, 0.1
 """Shares by which a simulated step is off its contended price: most, above it, and below it."""
 MOST = 0.75
-"""Share of the placements that are near. Farther off: groups of one axis that run ahead, because
-their links are whole, and send their streams over the links that the others still use."""
+"""Share of the placements that are near."""
 
 
 def drawn_placement(seed):

@@ -139,7 +139,7 @@ class StreamChoices:
         rows = [row.tobytes() for row in np.stack(np.broadcast_arrays(*columns), axis=1)]
         if not known.keys() >= {*rows}:
             made = [np.broadcast_to(mask, len(rows)) for mask in make()]
-            if len(known) + len(rows) > MOST_CHOICES:
+            if len(known) + len(rows) > MOST_KNOWN_ROWS:
                 known.clear()
             known.update(
                 zip(rows, zip(*(mask.tolist() for mask in made), strict=True), strict=True)
@@ -147,7 +147,7 @@ class StreamChoices:
         return list(np.array([known[row] for row in rows]).T)
 
 
-MOST_CHOICES = 200_000
+MOST_KNOWN_ROWS = 200_000
 """Rows of a layer whose choices are kept."""
 
 

@@ -26,7 +26,7 @@ from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
 from meshwright.train.answer import Candidate, Estimate, Front, Plan, Replan, Robustness
-from meshwright.train.families import PricedBlock
+from meshwright.train.families import ROUNDING, PricedBlock
 from meshwright.train.launched import Frameworks
 from meshwright.train.leading import (
     CLOSED_FORM,
@@ -44,8 +44,6 @@ from meshwright.train.robustness import NUM_DRAWS, robustness
 from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
 
-ROUNDING = 1e-9
-"""Share by which sums of the same parts in another order differ."""
 NUM_PERTURBED = 8
 """Leading candidates that are priced again under perturbed constants."""
 

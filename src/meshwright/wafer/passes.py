@@ -328,6 +328,7 @@ class _Table(NamedTuple):
     busy_s: FloatArray
     """Busy times of links by teams in step, (teams, parts, links) [s]."""
     flows: FloatArray
+    """Messages on links by teams in step, (teams, parts, links) [1]."""
     uses: BoolArray
     """Links that each team uses itself."""
 
@@ -423,7 +424,6 @@ class _Parts:
 
 
 _TABLES: WeakKeyDictionary[Network, dict[object, _Table]] = WeakKeyDictionary()
-
 MOST_NUMBERS = 4_000_000
 """Numbers of tables of parts that are kept, about."""
 LEAST_SHARE = 1e-8

@@ -51,9 +51,8 @@ class UnitLoad:
 
     def of_slowest_s(self, teams: Teams, network: Network) -> FloatArray:
         """Return the busy times by the teams of the slowest pace [s]."""
-        busy_s: FloatArray = self.by_team(teams, network)[0][teams.pace == teams.pace[-1]].sum(
-            axis=0
-        )
+        slowest = self.by_team(teams, network)[0][teams.pace == teams.pace[-1]]
+        busy_s: FloatArray = slowest.sum(axis=0)
         return busy_s
 
 
@@ -166,7 +165,10 @@ def teams_of(ranks: Ranks, work: SharedWork, network: Network) -> Teams:
     keys = np.stack(
         [
             pace.ravel(),
-            *(np.where(has_faults, n, -1 + 0 * pace).ravel() for n in (replica, stage)),
+            *(
+                np.broadcast_to(np.where(has_faults, number, -1), pace.shape).ravel()
+                for number in (replica, stage)
+            ),
         ]
     )
     found, number = np.unique(keys, axis=1, return_inverse=True)
