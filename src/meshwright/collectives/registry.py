@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, Mask, Num, where
+from meshwright.base.arrays import FloatArray, Mask, Num, groups_of, where
 from meshwright.base.registry import Registry
-from meshwright.collectives.group import Group, group_size
+from meshwright.collectives.group import Group, Span, group_size
 from meshwright.spec.collective import CollectiveKind
 
 
@@ -173,48 +173,83 @@ def best_affine_candidates(kind: CollectiveKind, group: Group[Num]) -> list[Cand
     """Return the algorithms that are best for some row at some size.
 
     An algorithm that another one beats or equals in every row at every size is left out; the
-    minimum over the rest is the minimum over all. Results for short columns are kept: the same
-    groups come again and again when a few plans are priced in detail.
+    minimum over the rest is the minimum over all. Rows of equal numbers have equal forms, and
+    those of a few groups come again and again: they are worked out once.
     """
-    names = ("size", "bandwidth_bytes_per_s", "latency_s", "message_half_bytes", "closes")
-    columns = [np.asarray(getattr(span, name)) for span in group.spans for name in names]
-    if any(column.size > _SHORT for column in columns):
-        return _undominated(kind, group)
+    columns = [np.asarray(getattr(span, name)) for span in group.spans for name in _SPAN_COLUMNS]
+    if all(column.ndim == 0 for column in columns):
+        forms = affine_forms(kind, group)
+        each = np.array([form for _, *form in forms], dtype=float).reshape(1, -1, 2)
+        return [forms[number] for number in _undominated(each[..., 0], each[..., 1])]
     kinds = tuple((span.is_grid, span.in_network_reduction) for span in group.spans)
-    shapes = tuple((column.shape, column.dtype.char) for column in columns)
-    values = b"".join(column.tobytes() for column in columns)
-    return _known(kind, _Content((tuple(collective_algorithms), kinds, shapes, values), group))
+    key = kind, kinds, tuple(collective_algorithms)
+    if key not in _TABLES or len(_TABLES[key].row_of) > _MOST_ROWS:
+        _TABLES[key] = _FormTable(kind, kinds)
+    first, number = groups_of(np.atleast_1d(column) for column in columns)
+    distinct = [column.reshape(-1)[first % column.size] for column in columns]
+    names, fixed_s, slope = _TABLES[key].forms_of(np.stack(distinct, axis=1))
+    kept = _undominated(fixed_s, slope)
+    return [(names[form], fixed_s[number, form], slope[number, form]) for form in kept]
 
 
-_SHORT = 128
-"""Most rows of a column for which the candidates are kept."""
+_SPAN_COLUMNS = ("size", "bandwidth_bytes_per_s", "latency_s", "message_half_bytes", "closes")
+_MOST_ROWS = 65_536
+"""Distinct groups whose forms are kept, about."""
 
 
-@dataclass(frozen=True)
-class _Content:
-    """A group that equals others of the same numbers, while the same algorithms are registered."""
+class _FormTable:
+    """Forms of every algorithm of a kind for the groups that were asked for, a row for each."""
 
-    key: tuple[object, ...]
-    group: Group[Num] = field(compare=False)
+    def __init__(self, kind: CollectiveKind, kinds: Sequence[tuple[bool, bool]]) -> None:
+        self.kind, self.kinds = kind, kinds
+        self.row_of: dict[bytes, int] = {}
+        self._names: list[str] = []
+        self._forms = np.zeros((0, 0, 2))
+
+    def forms_of(self, groups: FloatArray) -> tuple[list[str], FloatArray, FloatArray]:
+        """Return the names of the algorithms, their fixed seconds and seconds for each byte.
+
+        Parameters
+        ----------
+        groups
+            The numbers of the spans of each group, (groups, numbers).
+
+        Returns
+        -------
+        list of (algorithms,), and two arrays of (groups, algorithms)
+        """
+        keys = [row.tobytes() for row in groups]
+        new = [number for number, key in enumerate(keys) if key not in self.row_of]
+        if new:
+            numbers = iter(groups[new].T)
+            spans = (
+                Span(*(next(numbers) for _ in _SPAN_COLUMNS), *kind)  # type: ignore[arg-type]
+                for kind in self.kinds
+            )
+            forms = affine_forms(self.kind, Group(tuple(spans)))
+            self._names = [name for name, *_ in forms]
+            found = [[np.broadcast_to(part, len(new)) for part in form] for _, *form in forms]
+            added = np.array(found).reshape(len(forms), 2, len(new)).transpose(2, 0, 1)
+            known = self._forms.reshape(-1, len(forms), 2)
+            self._forms = np.concatenate([known, added])
+            self.row_of |= {keys[n]: len(known) + place for place, n in enumerate(new)}
+        rows = self._forms[[self.row_of[key] for key in keys]]
+        return self._names, rows[..., 0], rows[..., 1]
 
 
-@lru_cache(maxsize=2048)
-def _known(kind: CollectiveKind, content: _Content) -> list[Candidate]:
-    return _undominated(kind, content.group)
+_TABLES: dict[object, _FormTable] = {}
+"""By kind of collective, kinds of spans and registered algorithms."""
 
 
-def _undominated(kind: CollectiveKind, group: Group[Num]) -> list[Candidate]:
-    def never_slower(rival: Candidate, candidate: Candidate) -> bool:
-        """Return whether the rival is at most as slow in every row, for any number of bytes."""
-        (_, rival_s, rival_slope), (_, fixed_s, slope) = rival, candidate
-        return bool(np.all((rival_s <= fixed_s) & ((rival_slope <= slope) | np.isinf(fixed_s))))
-
-    kept: list[Candidate] = []
-    candidates = affine_candidates(kind, group)
-    for index, candidate in enumerate(candidates):
-        rivals = kept + candidates[index + 1 :]
-        if not any(never_slower(rival, candidate) for rival in rivals):
-            kept.append(candidate)
+def _undominated(fixed_s: FloatArray, slope: FloatArray) -> list[int]:
+    """Return the forms, of (rows, forms), that no single other one equals or beats in all rows."""
+    with np.errstate(invalid="ignore"):
+        is_as_fast = (slope[:, :, None] <= slope[:, None]) | np.isinf(fixed_s[:, None])
+        beats = ((fixed_s[:, :, None] <= fixed_s[:, None]) & is_as_fast).all(axis=0)
+    kept: list[int] = []
+    for number in np.flatnonzero(np.isfinite(fixed_s).any(axis=0)).tolist():
+        if not (beats[kept, number].any() or beats[number + 1 :, number].any()):
+            kept.append(number)
     return kept
 
 
