@@ -244,8 +244,13 @@ class LayerCost(ExposedComm, HeldMemory):
     @property
     def total_s(self) -> Num:
         """One micro-batch through this layer, forward and backward [s]."""
+        return self.computation_s + exposed_s(self)
+
+    @property
+    def computation_s(self) -> Num:
+        """The same without communication [s]."""
         passes_s = self.forward_s + self.input_gradient_s + self.weight_gradient_s
-        return passes_s + self.recompute_s + self.launch_s + exposed_s(self)
+        return passes_s + self.recompute_s + self.launch_s
 
 
 def exposed_launches_s(total: OpCost, again: OpCost, rates: DeviceRates) -> tuple[Num, Num]:

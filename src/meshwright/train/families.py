@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, reduce
 from itertools import product
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from meshwright.base.arrays import (
     BoolArray,
     FloatArray,
     IntArray,
+    Num,
     column,
     groups_of,
     joined,
@@ -28,7 +30,7 @@ from meshwright.base.arrays import (
 )
 from meshwright.base.cluster import every_answer
 from meshwright.base.errors import InfeasibleError
-from meshwright.cost.bound import Layers, best_paces, layer_prices, pipeline_price
+from meshwright.cost.bound import LayerBound, Layers, best_paces, layer_prices, pipeline_price
 from meshwright.cost.communication import (
     DATA_PARALLEL_ONLY,
     AxisNetwork,
@@ -119,6 +121,52 @@ class Families:
         return len(self.option_set_of)
 
 
+class LayerTimes:
+    """Least seconds of a micro-batch in all layers, wherever the axes lie, by what splits a layer.
+
+    More data parallelism or pipeline stages leave them as they are, so those of one number of
+    devices hold for any other.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[PlanOptions, dict[bytes, float]] = {}
+
+    def note(self, layout: PlanOptions, strategy: StrategyColumns, seconds: FloatArray) -> None:
+        """Keep the times of some rows [s]; of rows with equal degrees the least."""
+        keys, group_of = _layer_degrees(strategy)
+        least = np.full(len(keys), np.inf)
+        np.minimum.at(least, group_of, seconds)
+        self._fold(layout, dict(zip(keys, least.tolist(), strict=True)))
+
+    def add(self, other: LayerTimes) -> None:
+        """Keep the times that another one knows."""
+        for layout, times in other._known.items():
+            self._fold(layout, times)
+
+    def _fold(self, layout: PlanOptions, times: Mapping[bytes, float]) -> None:
+        known = self._known.setdefault(layout, {})
+        for key, least_s in times.items():
+            known[key] = min(least_s, known.get(key, np.inf))
+
+    def of(self, layout: PlanOptions, strategy: StrategyColumns) -> FloatArray:
+        """Return the least time of each row [s]; 0 where it is not known."""
+        known = self._known.get(layout, {})
+        keys, group_of = _layer_degrees(strategy)
+        found: FloatArray = np.array([known.get(key, 0.0) for key in keys])[group_of]
+        return found
+
+
+_SPLITS_LAYERS = ("tp", "tatp", "cp", "ep", "etp", "micro_batch_size")
+
+
+def _layer_degrees(strategy: StrategyColumns) -> tuple[list[bytes], IntArray]:
+    """Return a key for each distinct way to split a layer, and the way of each row."""
+    columns = [getattr(strategy, name) for name in _SPLITS_LAYERS]
+    first, group_of = groups_of(columns)
+    table = np.stack([column[first] for column in columns], axis=1)
+    return [row.tobytes() for row in table], group_of
+
+
 @dataclass(frozen=True)
 class AllFamilies:
     """Families in the parts in which they were priced; rows count through all of them."""
@@ -127,6 +175,7 @@ class AllFamilies:
     parts: tuple[Families, ...]
     is_complete: bool
     """False after an interrupt: some families are missing."""
+    layer_times: LayerTimes
 
     def column(self, name: str) -> FloatArray:
         """Return a field of all families."""
@@ -203,7 +252,7 @@ def _priced_again(space: SearchSpace, part: Families, rows: IntArray) -> Pipelin
     problem = _at_best_pace(space, strategy)
     network = problem.network_with(joined(placed), strategy)
     kinds = recomputes_of(plan_options)
-    tables, groups, sends_s = _layer_table(problem, plan_options, network, kinds)
+    tables, _, groups, sends_s = _layer_table(problem, plan_options, network, kinds)
     layers = take_rows(prices_of(plan_options, tables), groups)
     price = pipeline_price(problem, plan_options, strategy, layers, sends_s)
     return take_rows(price, np.argsort(by_order))
@@ -339,7 +388,7 @@ def rows_of_schedule(columns: StrategyColumns, kind: ScheduleKind) -> BoolArray:
 
 
 def priced_parts(
-    space: SearchSpace, tables: Iterable[StrategyColumns], counts: Counts, *,
+    space: SearchSpace, tables: Iterable[StrategyColumns], counts: Counts, times: LayerTimes, *,
     within_s: float = np.inf, keeps_all: bool = False,
 ) -> tuple[tuple[Families, ...], bool]:  # fmt: skip
     """Return the legal families of all sets of plan options, and whether they are complete.
@@ -349,6 +398,8 @@ def priced_parts(
 
     Parameters
     ----------
+    times
+        Times of layers that are known; those of the priced layers join them.
     keeps_all
         Whether all families keep their prices: those of a search that leaves none out.
     """
@@ -357,7 +408,7 @@ def priced_parts(
     least_s, number = float(np.inf), 0
     try:
         for columns in tables:
-            for part in _families(space, columns, counts, within_s):
+            for part in _families(space, columns, counts, times, within_s):
                 fits = part.least_memory_bytes <= capacity_bytes
                 least_s = float(part.bound_s[fits].min(initial=least_s))
                 number += len(part)
@@ -376,7 +427,8 @@ def families(
         raise InfeasibleError(
             "the choices contradict each other: no way to shard or offload is left"
         )
-    parts, is_complete = priced_parts(space, tables, counts, keeps_all=keeps_all)
+    times = LayerTimes()
+    parts, is_complete = priced_parts(space, tables, counts, times, keeps_all=keeps_all)
     if not (parts or is_complete):
         raise KeyboardInterrupt
     if not parts and not counts.refused:
@@ -389,7 +441,7 @@ def families(
             else ""
         )
         raise InfeasibleError(f"every candidate is refused by a rule: {counts.summary}{why}")
-    return AllFamilies(space, parts, is_complete)
+    return AllFamilies(space, parts, is_complete, times)
 
 
 @dataclass(frozen=True)
@@ -409,8 +461,9 @@ class _Rows:
 
 
 def _families(
-    space: SearchSpace, columns: StrategyColumns, counts: Counts, within_s: float
-) -> Iterator[Families]:
+    space: SearchSpace, columns: StrategyColumns, counts: Counts, times: LayerTimes,
+    within_s: float,
+) -> Iterator[Families]:  # fmt: skip
     """Yield the legal families of each set of plan options for some degrees."""
     whole, sharded = member_choices(space, columns)
     legal, regrouped = num_divisions(space, columns)
@@ -421,18 +474,19 @@ def _families(
     rows_of = [np.flatnonzero(rows_of_layout(space, columns, layout)) for layout in layouts]
     if number == 1 or len(table) < LEAST_ROWS:
         for layout, rows in zip(layouts, rows_of, strict=True):
-            yield from _of_layout(space, layout, take_rows(table, rows), counts, within_s)
+            yield from _of_layout(space, layout, take_rows(table, rows), counts, times, within_s)
         return
     num_runs = -(-RUNS_OF_WORKER * number // len(layouts))
-    asked = [(space.of_worker, layout, take_rows(table, run), within_s)
+    asked = [(space.of_worker, layout, take_rows(table, run), times, within_s)
              for layout, rows in zip(layouts, rows_of, strict=True)
              for run in np.array_split(rows, num_runs)]  # fmt: skip
     found = [*every_answer(space.cluster, _of_run, asked)]
     for first in range(0, len(found), num_runs):
         runs = found[first : first + num_runs]
         by_options: dict[PlanOptions, list[Families]] = {}
-        for parts, counted in runs:
+        for parts, counted, noted in runs:
             counts.add(counted)
+            times.add(noted)
             for part in parts:
                 by_options.setdefault(part.option_sets[0], []).append(part)
         yield from map(_of_runs, by_options.values())
@@ -447,19 +501,19 @@ MOST_SENT = 32_768
 
 
 def _of_run(
-    asked: tuple[SearchSpace, PlanOptions, _Rows, float],
-) -> tuple[list[Families], Counts]:
-    """Return the legal families of a layout on a worker, and the counts of the others.
+    asked: tuple[SearchSpace, PlanOptions, _Rows, LayerTimes, float],
+) -> tuple[list[Families], Counts, LayerTimes]:
+    """Return the legal families of a layout on a worker, the counts of the others, and its times.
 
     The time beyond which no family is wanted comes with the rows.
     """
-    (space, layout, rows, within_s), counts = asked, Counts()
-    parts = list(_of_layout(space, layout, rows, counts, within_s))
+    (space, layout, rows, times, within_s), counts = asked, Counts()
+    parts = list(_of_layout(space, layout, rows, counts, times, within_s))
     capacity_bytes = space.problem.system.chip.main_memory.capacity_bytes
     bounds_s = [part.bound_s[part.least_memory_bytes <= capacity_bytes] for part in parts]
     every_s = np.sort(np.concatenate(bounds_s)) if parts else np.zeros(0)
     most_s = every_s[:MOST_SENT].max(initial=0.0)
-    return [_near(part, most_s, capacity_bytes) for part in parts], counts
+    return [_near(part, most_s, capacity_bytes) for part in parts], counts, times
 
 
 def _of_runs(parts: Sequence[Families]) -> Families:
@@ -484,15 +538,47 @@ def _of_runs(parts: Sequence[Families]) -> Families:
 
 
 def _of_layout(
-    space: SearchSpace, layout: PlanOptions, rows: _Rows, counts: Counts, within_s: float
-) -> Iterator[Families]:
+    space: SearchSpace, layout: PlanOptions, rows: _Rows, counts: Counts, times: LayerTimes,
+    within_s: float,
+) -> Iterator[Families]:  # fmt: skip
     """Yield the legal families of one layout."""
     parts = []
     for plan_options in pipelines_of(space, layout):
         chosen = take_rows(rows, rows_of_schedule(rows.strategy, plan_options.schedule))
         if len(chosen):
-            parts.append((plan_options, _legal_rows(space, plan_options, chosen, counts)))
-    yield from _priced(space, layout, [(o, r) for o, r in parts if len(r)], counts, within_s)
+            legal = _legal_rows(space, plan_options, chosen, counts)
+            if np.isfinite(within_s) and len(legal):
+                legal = _rows_within(space, layout, plan_options, legal, counts, times, within_s)
+            parts.append((plan_options, legal))
+    legal_parts = [(o, r) for o, r in parts if len(r)]
+    yield from _priced(space, layout, legal_parts, counts, times, within_s)
+
+
+def _rows_within(
+    space: SearchSpace, layout: PlanOptions, plan_options: PlanOptions, rows: _Rows,
+    counts: Counts, times: LayerTimes, within_s: float,
+) -> _Rows:  # fmt: skip
+    """Return the rows with layers that may take as little as a time; the others are counted."""
+    layers_s = times.of(layout, rows.strategy)
+    wanted = _layers_of_step_s(space, plan_options, rows.strategy, layers_s) <= within_s
+    weight = len(_recomputes(space, plan_options)) * rows.is_tried.sum(axis=1)
+    counts.pruned_by_bound += int((rows.num_members * weight)[~wanted].sum())
+    return take_rows(rows, wanted)
+
+
+def _layers_of_step_s(
+    space: SearchSpace, plan_options: PlanOptions, strategy: StrategyColumns, layers_s: FloatArray
+) -> FloatArray:
+    """Return a lower bound on the time of a step [s], from that of a micro-batch in all layers.
+
+    The slowest of p stages takes at least 1/p of it, each time. 0 where batches share their time.
+    """
+    if plan_options.overlap_expert_parallel:
+        return 0.0 * layers_s
+    jitter = jitter_fraction(strategy.num_devices, space.problem.calibration.jitter)
+    m = micro_batches(space.problem, strategy)
+    seconds: FloatArray = (1.0 + jitter) * m * layers_s / strategy.pp
+    return seconds
 
 
 def _legal_rows(
@@ -598,6 +684,7 @@ def _priced(
     layout: PlanOptions,
     legal: Sequence[tuple[PlanOptions, _Rows]],
     counts: Counts,
+    times: LayerTimes,
     within_s: float,
 ) -> Iterator[Families]:
     """Yield the families of one layout: layers are priced once for all pipelines and orders."""
@@ -616,16 +703,17 @@ def _priced(
         joined([part.layout for part in parts]), joined([part.strategy for part in parts])
     )
     problem = _at_best_pace(space, network.strategy)
-    prices, groups, sends = _layer_table(problem, layout, network, tuple(kinds))
+    prices, first, groups, sends = _layer_table(problem, layout, network, tuple(kinds))
+    if not problem.is_unequal:
+        times.note(layout, take(network.strategy, first), _anywhere_s(problem, prices))
     layers_s = _layers_s(problem, prices)
     start = 0
     for part in parts:
         rows = np.arange(start, start + len(part.order_of))
         start += len(rows)
-        m, members = micro_batches(space.problem, part.strategy), part.num_members
-        jitter = jitter_fraction(part.strategy.num_devices, space.problem.calibration.jitter)
-        wanted = (1.0 + jitter) * m * layers_s[groups[rows]] / part.strategy.pp <= within_s
-        wanted |= part.plan_options.overlap_expert_parallel
+        members = part.num_members
+        step_s = _layers_of_step_s(space, part.plan_options, part.strategy, layers_s[groups[rows]])
+        wanted = step_s <= within_s
         recomputes = _recomputes(space, part.plan_options)
         counts.pruned_by_bound += int(members[~wanted].sum()) * len(recomputes)
         if not wanted.any():
@@ -652,28 +740,43 @@ def _at_best_pace(space: SearchSpace, strategy: StrategyColumns) -> Problem:
     return problem.at_pace(*best_paces(problem, strategy))
 
 
-def _layers_s(problem: Problem, prices: Mapping[Recompute, Layers]) -> FloatArray:
+def _layers_s(
+    problem: Problem, prices: Mapping[Recompute, Layers],
+    seconds_of: Callable[[Any], Num] = attrgetter("total_s"),
+) -> FloatArray:  # fmt: skip
     """Return a lower bound on the time of a micro-batch in all layers [s].
 
-    It holds for any recomputation. The slowest of p stages takes at least 1/p of it, each time.
+    It holds for any recomputation.
     """
     totals = [
-        reduce(np.minimum, (column(pieces[kind].total_s) for pieces in prices.values()))
+        reduce(np.minimum, (column(seconds_of(pieces[kind])) for pieces in prices.values()))
         * layer.count
         for kind, layer in enumerate(problem.graph.layers)
     ]
     return np.asarray(sum(totals) * (1.0 - ROUNDING))
 
 
+def _anywhere_s(problem: Problem, prices: Mapping[Recompute, Layers]) -> FloatArray:
+    """Return a lower bound on the same time wherever the axes lie: communication is left out.
+
+    A bound over all places is one as it is. Rounds of streams depend on the links, so they count
+    for nothing.
+    """
+    return _layers_s(
+        problem, prices,
+        lambda piece: piece.total_s if isinstance(piece, LayerBound) else piece.computation_s,
+    )  # fmt: skip
+
+
 def _layer_table(
     problem: Problem, layout: PlanOptions, network: AxisNetwork, recomputes: Sequence[Recompute]
-) -> tuple[Mapping[Recompute, Layers], IntArray, FloatArray]:
-    """Return the distinct layer prices, the price row of each row, and its sends."""
+) -> tuple[Mapping[Recompute, Layers], IntArray, IntArray, FloatArray]:
+    """Return the distinct layer prices, the first row of each, that of each row, and its sends."""
     first, groups = layer_keys(network, layout, problem.pace_keys)
     few = problem.network_with(take_rows(network.placement, first), take(network.strategy, first))
     tables = layer_prices(problem.of_rows(first), layout, few, tuple(recomputes))
     collectives = Collectives(network, problem.calibration.collective_launch_s)
-    return tables, groups, column(send_s(problem, layout, network.strategy, collectives))
+    return tables, first, groups, column(send_s(problem, layout, network.strategy, collectives))
 
 
 @dataclass(frozen=True)

@@ -310,7 +310,8 @@ def fewer_devices(
     }
     evenly = replace(space, choices=Choices({**allowed, **shares}))
     counts, tables = Counts(), degree_tables(evenly, numbers)
-    parts, is_complete = priced_parts(space, _in_batches(tables), counts, within_s=within_s)
+    times = result.families.layer_times
+    parts, is_complete = priced_parts(space, _in_batches(tables), counts, times, within_s=within_s)
     if not parts:
         counted = result.counts.plus(counts)
         return replace(result, counts=counted, is_complete=is_complete)
@@ -318,7 +319,7 @@ def fewer_devices(
         space,
         FastestCandidates(top, top, within_s),
         None,
-        AllFamilies(space, parts, is_complete),
+        AllFamilies(space, parts, is_complete, times),
         None,
         counts,
     )

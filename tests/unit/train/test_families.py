@@ -1,15 +1,22 @@
 """What all layers take at the least, by which families are left out before they are priced."""
 
+import random
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from sampled import sampled
+from small_problems import random_problem
 
 import meshwright as mw
-from meshwright.sharding.strategy import Recompute
+from meshwright.base.errors import InfeasibleError
+from meshwright.sharding.space import Choices
+from meshwright.sharding.strategy import PlanOptions, Recompute, make_strategy, stack
 from meshwright.train import families
-from meshwright.train.families import _layers_s
+from meshwright.train.families import LayerTimes, _layers_s
+from meshwright.train.search import fewer_devices, search
+from meshwright.wafer.training import GRIDS
 
 
 def pieces(*seconds):
@@ -53,3 +60,32 @@ def test_members_of_a_family_know_the_replicas_of_their_shards():
     assert not too_large.best.estimate.fits
     assert plan.best.estimate.memory_bytes <= plan.system.chip.main_memory.capacity_bytes
     assert plan.best.text != too_large.best.text
+
+
+def test_times_of_layers_hold_for_any_number_of_replicas_and_stages():
+    """Ways to split a layer: the least time of each; 0 where one is unknown or has another kind."""
+    times, other, layout = LayerTimes(), LayerTimes(), PlanOptions()
+    times.note(layout, stack([make_strategy(tp=2, pp=2), make_strategy(tp=2)]), np.array([3.0, 2]))
+    other.note(layout, stack([make_strategy(tp=4), make_strategy(tp=2)]), np.array([1.0, 5]))
+    times.add(other)
+    asked = stack([make_strategy(tp=2, dp_replicate=3), make_strategy(tp=4), make_strategy(cp=2)])
+    assert times.of(layout, asked).tolist() == [2.0, 1.0, 0.0]
+    assert not times.of(replace(layout, sequence_parallel=False), asked).any()
+
+
+@pytest.mark.parametrize("seed", sampled(range(100), 8))
+def test_known_times_of_layers_leave_out_no_candidate(seed):
+    """Fewer devices: what is left out by the layers of all devices is no candidate without them."""
+    chance = random.Random(seed)
+    space = GRIDS.space(random_problem(chance), Choices({}))
+    try:
+        result = search(space, top=64)
+    except InfeasibleError:
+        return
+    within_s = result.lower_bound_s * chance.choice([1.0, 1.05, 1.3])
+    unknown = replace(result, families=replace(result.families, layer_times=LayerTimes()))
+    few = fewer_devices(space, result, within_s)
+    every = fewer_devices(space, unknown, within_s)
+    assert few.found == every.found
+    assert few.lower_bound_s == every.lower_bound_s
+    assert few.counts.pruned_by_bound == every.counts.pruned_by_bound
