@@ -250,9 +250,7 @@ class DaskWorkers(Cluster):
     def check(self) -> None:
         """Raise an error where the scheduler is gone; drop calls whose workers are all gone."""
         if self._client.status != "running":
-            raise MeshwrightError(
-                f"the scheduler at {self._address} is gone; run again to go on where this stopped"
-            )
+            raise _gone(f"the scheduler at {self._address}")
         if self._pinned:
             self.renew()
             for inner, workers in list(self._pinned.values()):
@@ -272,7 +270,7 @@ class RayWorkers(Cluster):
             import ray
         except ImportError:
             raise _lacking("ray") from None
-        self._ray = ray
+        self._ray, self._address = ray, address
         where = address if address in ("auto", "local") else f"ray://{address}"
         try:
             ray.init(address=where, log_to_driver=False, logging_level="ERROR")
@@ -284,8 +282,17 @@ class RayWorkers(Cluster):
         """Return the future result of a call."""
         found: Future[Any] = Future()
         task = self._ray.remote(call).options(max_retries=0, scheduling_strategy="SPREAD")
-        task.remote(*given).future().add_done_callback(partial(_passed_on, found))
+        try:
+            inner = task.remote(*given).future()
+        except ConnectionError:
+            raise _gone(f"the Ray cluster at {self._address}") from None
+        inner.add_done_callback(partial(_passed_on, found))
         return found
+
+    def check(self) -> None:
+        """Raise an error where the cluster is gone."""
+        if not self._ray.is_initialized():
+            raise _gone(f"the Ray cluster at {self._address}")
 
     def end(self) -> None:
         """Leave the cluster; calls under way are cancelled."""
@@ -338,6 +345,10 @@ def _lacking(package: str) -> UnsupportedError:
 
 def _not_there(where: str, what: str) -> SpecError:
     return SpecError(Fault("--on-cluster", f"no answer from {where!r}", f"the address of {what}"))
+
+
+def _gone(what: str) -> MeshwrightError:
+    return MeshwrightError(f"{what} is gone; run again to go on where this stopped")
 
 
 def _other_version(worker: str) -> str:
