@@ -36,7 +36,7 @@ def free_port():
 
 @pytest.fixture
 def head(tmp_path, monkeypatch):
-    """Return the address of a head of two workers, which runs with some lines at the start."""
+    """Return a function that starts a head of two workers, and returns its address."""
     (tmp_path / "asked_of_ray.py").write_text(FUNCTIONS)
     monkeypatch.syspath_prepend(tmp_path)
     script = str(Path(sys.executable).parent / "ray")
@@ -81,6 +81,6 @@ def test_a_question_that_ends_its_worker_is_given_up(head):
 
 
 def test_a_worker_of_another_version_answers_nothing(head):
-    wrong = pytest.raises(MeshwrightError, match="process .* runs another version of meshwright")
+    wrong = pytest.raises(MeshwrightError, match=r"process .* runs another version of meshwright")
     with open_cluster(head(OTHER)) as cluster, wrong:
         list(answers(cluster, abs, range(5)))

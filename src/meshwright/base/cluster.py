@@ -45,6 +45,7 @@ HEARTBEAT_S = 2.0
 
 
 CODE_AND_DATA = (".py", ".yaml", ".json", ".txt", ".npz", ".gz")
+"""Ends of the names of files that answers depend on."""
 
 
 @cache
@@ -250,7 +251,9 @@ class DaskWorkers(Cluster):
     def check(self) -> None:
         """Raise an error where the scheduler is gone; drop calls whose workers are all gone."""
         if self._client.status != "running":
-            raise _gone(f"the scheduler at {self._address}")
+            raise MeshwrightError(
+                f"the scheduler at {self._address} is gone; run again to go on where this stopped"
+            )
         if self._pinned:
             self.renew()
             for inner, workers in list(self._pinned.values()):
@@ -270,7 +273,7 @@ class RayWorkers(Cluster):
             import ray
         except ImportError:
             raise _lacking("ray") from None
-        self._ray, self._address = ray, address
+        self._ray = ray
         where = address if address in ("auto", "local") else f"ray://{address}"
         try:
             ray.init(address=where, log_to_driver=False, logging_level="ERROR")
@@ -282,17 +285,8 @@ class RayWorkers(Cluster):
         """Return the future result of a call."""
         found: Future[Any] = Future()
         task = self._ray.remote(call).options(max_retries=0, scheduling_strategy="SPREAD")
-        try:
-            inner = task.remote(*given).future()
-        except ConnectionError:
-            raise _gone(f"the Ray cluster at {self._address}") from None
-        inner.add_done_callback(partial(_passed_on, found))
+        task.remote(*given).future().add_done_callback(partial(_passed_on, found))
         return found
-
-    def check(self) -> None:
-        """Raise an error where the cluster is gone."""
-        if not self._ray.is_initialized():
-            raise _gone(f"the Ray cluster at {self._address}")
 
     def end(self) -> None:
         """Leave the cluster; calls under way are cancelled."""
@@ -347,10 +341,6 @@ def _not_there(where: str, what: str) -> SpecError:
     return SpecError(Fault("--on-cluster", f"no answer from {where!r}", f"the address of {what}"))
 
 
-def _gone(what: str) -> MeshwrightError:
-    return MeshwrightError(f"{what} is gone; run again to go on where this stopped")
-
-
 def _other_version(worker: str) -> str:
     return f"{worker} runs another version of meshwright, or other constants: it answers nothing"
 
@@ -371,6 +361,8 @@ def answers(
         together.
     seconds
         Time after which no answer is waited for [s].
+    most_in_block
+        Most questions whose answers come together, once the last of them is known.
     """
     version, ends_s = state_of_code(), time.monotonic() + seconds
     order = list(range(len(items)))
