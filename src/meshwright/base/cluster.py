@@ -55,7 +55,7 @@ def state_of_code() -> str:
     It separates versions.
     """
     digest = hashlib.sha256(package_version().encode())
-    for folder in (Path(__file__).parents[1], *extending_packages()):
+    for folder in (Path(__file__).parents[1], *map(Path, extending_packages())):
         for path in sorted(folder.rglob("*")):
             if path.suffix in CODE_AND_DATA and path.is_file():
                 digest.update(path.read_bytes())

@@ -9,7 +9,6 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, entry_points
 from importlib.metadata import version as installed_version
 from importlib.util import find_spec
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
@@ -60,14 +59,14 @@ def load_entry_points(group: str) -> dict[str, Any]:
     return {entry.name: entry.load() for entry in entries}
 
 
-def extending_packages() -> list[Path]:
+def extending_packages() -> list[str]:
     """Return the folders of the packages that name entry points ``meshwright.<group>``."""
     every = _installed_entries()
     groups = [group for group in every.groups if group.startswith("meshwright.")]
     modules = {entry.module for group in groups for entry in every.select(group=group)}
     specs = [find_spec(name) for name in sorted({name.partition(".")[0] for name in modules})]
     folders = (spec.submodule_search_locations for spec in specs if spec is not None)
-    return [Path(folder) for found in folders for folder in found or ()]
+    return [folder for found in folders for folder in found or ()]
 
 
 @cache

@@ -65,7 +65,7 @@ def test_a_block_of_another_version_answers_nothing():
 
 
 def test_code_and_data_of_packages_that_extend_this_one_are_of_its_version(tmp_path, monkeypatch):
-    monkeypatch.setattr(clusters, "extending_packages", lambda: [tmp_path])
+    monkeypatch.setattr(clusters, "extending_packages", lambda: [str(tmp_path)])
     versions = []
     for name in ("rules.py", "rows.csv.gz", "rules.pyc"):
         versions.append(clusters.state_of_code.__wrapped__())
