@@ -180,12 +180,6 @@ def test_no_scheduler_is_told():
         open_cluster("dask://127.0.0.1:9")
 
 
-def test_ray_answers_the_same():
-    pytest.importorskip("ray", reason="Ray is not installed")
-    with open_cluster("ray://local") as cluster:
-        assert all_of(answers(cluster, abs, range(-50, 0))) == dict(enumerate(range(50, 0, -1)))
-
-
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(UnsupportedError, match=r"pip install 'meshwright\[cluster\]'"):

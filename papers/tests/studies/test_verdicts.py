@@ -75,7 +75,8 @@ def test_the_document_counts_each_verdict_and_both_readings():
         claim("b", "", Verdict.NOT_REBUILT, "not public"),
         claim("c", "1.6x under: d", Verdict.UNDER_A_SETTING),
     )
-    text = document({"s": ("title", "source", StudyResult((), {}, claims=claims))})
+    pairs = [(claim.verdict, claim.described_verdict) for claim in claims]
+    text = document(["\n".join(claims_markdown(claims))], pairs)
     assert "0 agrees, 1 agrees under a setting, 1 differs, 1 not rebuilt, 0 not published." in text
     assert "Of the 1 read twice: all searched 0 agrees" in text
     assert "As described 1 agrees, 0 agrees under a setting, 0 differs" in text

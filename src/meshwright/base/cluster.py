@@ -26,6 +26,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, Self, TypeVar
 
 from meshwright.base.errors import Fault, MeshwrightError, SpecError, UnsupportedError
+from meshwright.base.registry import extending_packages
 from meshwright.base.registry import version as package_version
 
 Item = TypeVar("Item")
@@ -43,13 +44,21 @@ HEARTBEAT_S = 2.0
 """Seconds between two looks at a cluster that answers nothing [s]."""
 
 
+CODE_AND_DATA = (".py", ".yaml", ".json", ".txt", ".npz", ".gz")
+"""Ends of the names of files that answers depend on."""
+
+
 @cache
 def state_of_code() -> str:
-    """Return the hash of the code and the data of this package: it separates versions."""
+    """Return the hash of the code and the data of this package, and of those that extend it.
+
+    It separates versions.
+    """
     digest = hashlib.sha256(package_version().encode())
-    for path in sorted(Path(__file__).parents[1].rglob("*")):
-        if path.suffix in (".py", ".yaml", ".json") and path.is_file():
-            digest.update(path.read_bytes())
+    for folder in (Path(__file__).parents[1], *map(Path, extending_packages())):
+        for path in sorted(folder.rglob("*")):
+            if path.suffix in CODE_AND_DATA and path.is_file():
+                digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
@@ -339,6 +348,7 @@ def _other_version(worker: str) -> str:
 def answers(
     cluster: Cluster, answer: Callable[[Item], Answer], items: Sequence[Item],
     groups: Sequence[Hashable] | None = None, seconds: float = inf,
+    most_in_block: int = MOST_IN_BLOCK,
 ) -> Iterator[list[tuple[int, Answer | Failed]]]:  # fmt: skip
     """Yield the answers of questions as they come, each with the place of its question.
 
@@ -351,6 +361,8 @@ def answers(
         together.
     seconds
         Time after which no answer is waited for [s].
+    most_in_block
+        Most questions whose answers come together, once the last of them is known.
     """
     version, ends_s = state_of_code(), time.monotonic() + seconds
     order = list(range(len(items)))
@@ -381,7 +393,7 @@ def answers(
         fair = -(-len(left) // (4 * cluster.num_workers))
         block_s = max(BLOCK_S, DEALT_S * cluster.num_workers)
         fast = block_s * num_done / spent_s if spent_s else 1.0
-        size = max(1, min(fair, MOST_IN_BLOCK, int(fast)))
+        size = max(1, min(fair, most_in_block, int(fast)))
         places = tuple(left.popleft() for _ in range(min(size, len(left))))
         return _Block(places, tuple(items[place] for place in places))
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, entry_points
 from importlib.metadata import version as installed_version
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
@@ -56,6 +57,16 @@ def load_entry_points(group: str) -> dict[str, Any]:
     """Return the objects that packages name in the entry points ``meshwright.<group>``."""
     entries = _installed_entries().select(group=f"meshwright.{group}")
     return {entry.name: entry.load() for entry in entries}
+
+
+def extending_packages() -> list[str]:
+    """Return the folders of the packages that name entry points ``meshwright.<group>``."""
+    every = _installed_entries()
+    groups = [group for group in every.groups if group.startswith("meshwright.")]
+    modules = {entry.module for group in groups for entry in every.select(group=group)}
+    specs = [find_spec(name) for name in sorted({name.partition(".")[0] for name in modules})]
+    folders = (spec.submodule_search_locations for spec in specs if spec is not None)
+    return [folder for found in folders for folder in found or ()]
 
 
 @cache

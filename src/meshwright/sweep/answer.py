@@ -43,11 +43,11 @@ class SweepAnswer(Shown):
         return list(self.swept.records)
 
 
-def way_on(swept: Swept, place: object) -> tuple[str, ...]:
+def way_on(swept: Swept, place: object, thing: str = "point", things: str = "") -> tuple[str, ...]:
     """Return the number of points that are left, and the way to ask them; empty: none is left."""
     if swept.is_complete:
         return ()
     left = sum(result is None for result in swept.results)
     on = (f"the same command goes on, as {place} holds the others" if place is not None
           else "with --out FILE.db the same command would go on")  # fmt: skip
-    return (f"{left:,} of {counted(swept.num_points, 'point')} not asked yet: {on}",)
+    return (f"{left:,} of {counted(swept.num_points, thing, things)} not asked yet: {on}",)

@@ -100,25 +100,29 @@ def beaten(
     costs
         Function that asks points, and returns their costs, (asked, names); None: the end.
     """
-    is_left, lost = np.ones(len(least), dtype=bool), np.zeros(len(least), dtype=bool)
+    bounds, kind_of = np.unique(least, axis=0, return_inverse=True)
+    kind_of = kind_of.reshape(-1)
+    places = np.argsort(kind_of, kind="stable")  # those of one bound in a row
+    ends = np.cumsum(np.bincount(kind_of, minlength=len(bounds)))
+    comes = np.concatenate([[0], ends[:-1]])
+    is_beaten, is_asked = np.zeros(len(bounds), dtype=bool), np.zeros(len(least), dtype=bool)
     ranks = np.stack([np.unique(column, return_inverse=True)[1].reshape(-1)
-                      for column in least.T], axis=1)  # fmt: skip
+                      for column in bounds.T], axis=1)  # fmt: skip
     ranks = ranks / np.maximum(ranks.max(axis=0, initial=0), 1)
     number = least.shape[1]
     drawn = np.random.default_rng(0).dirichlet(np.ones(number), at_once)
     weights = np.vstack([np.eye(number), drawn])
-    while is_left.any():
-        rows = np.flatnonzero(is_left)
-        chosen = np.unique(rows[np.argmin(ranks[rows] @ weights.T, axis=0)])
+    while (left := np.flatnonzero(~is_beaten & (comes < ends))).size:
+        kinds = np.unique(left[np.argmin(ranks[left] @ weights.T, axis=0)])
+        chosen = places[comes[kinds]]
         found = costs(chosen)
         if found is None:
             break
-        is_left[chosen] = False
+        comes[kinds] += 1
+        is_asked[chosen] = True
         for cost in found:
-            rows = rows[is_left[rows]]
-            worse = (cost <= least[rows]).all(axis=1) & (cost < least[rows]).any(axis=1)
-            lost[rows[worse]], is_left[rows[worse]] = True, False
-    return lost
+            is_beaten |= (cost <= bounds).all(axis=1) & (cost < bounds).any(axis=1)
+    return np.asarray(is_beaten[kind_of] & ~is_asked)
 
 
 def front_of(names: Sequence[str], records: Sequence[Record]) -> list[Mapping[str, Any]]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from meshwright.base.cluster import HERE, Cluster, Failed, answers
+from meshwright.base.cluster import HERE, MOST_IN_BLOCK, Cluster, Failed, answers
 from meshwright.base.files import opened
 from meshwright.catalog.files import load_file
 from meshwright.spec.sweep import SweepSpec, Value
@@ -129,6 +129,7 @@ SHARED = ("model", "graph", "on", "network", "devices", "chip", "memory")
 def run(
     ask: str, evaluate: Evaluate, points: Sequence[Point], store: Store, *,
     version: str, cluster: Cluster = HERE, progress: Progress | None = None, seconds: float = inf,
+    most_in_block: int = MOST_IN_BLOCK,
 ) -> Swept:  # fmt: skip
     """Return the results of all points; stored results are not computed again.
 
@@ -146,6 +147,8 @@ def run(
     seconds
         Time after which no answer is waited for [s]: points far apart then come first. With 0 the
         stored results come back.
+    most_in_block
+        Most points that are stored together, once the last of them is done.
     """
     keys = [key_of(ask, point, version) for point in points]
     known = store.known(keys)
@@ -156,7 +159,7 @@ def run(
     num_new = 0
     with suppress(KeyboardInterrupt, _Interrupted), _answering_interrupts():
         grouped = groups if seconds == inf else None
-        for batch in answers(cluster, evaluate, asked, grouped, seconds):
+        for batch in answers(cluster, evaluate, asked, grouped, seconds, most_in_block):
             found = [
                 (missing[at], _failed(one) if isinstance(one, Failed) else one) for at, one in batch
             ]

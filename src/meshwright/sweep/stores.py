@@ -105,8 +105,8 @@ MOST_TRIES, WAIT_S = 300, 0.1
 """Times that a file of another process is tried, and the seconds between them."""
 
 
-def _remove(path: Path) -> None:
-    """Remove the files that SQLite leaves on a full disk."""
+def remove_base(path: Path) -> None:
+    """Remove a file of SQLite, and those beside it."""
     for kind in ("", "-wal", "-shm", "-journal"):
         path.with_name(path.name + kind).unlink(missing_ok=True)
 
@@ -127,7 +127,7 @@ class SqliteStore(Store):
                 except sqlite3.OperationalError as error:
                     if path is None or "locked" not in str(error):
                         if path is not None and is_new:
-                            _remove(path)
+                            remove_base(path)
                         raise
                     time.sleep(WAIT_S)  # another process makes the same file
             raise sqlite3.OperationalError(f"it is locked since {MOST_TRIES * WAIT_S:.0f} s")

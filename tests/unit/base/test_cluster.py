@@ -64,6 +64,21 @@ def test_a_block_of_another_version_answers_nothing():
         clusters.answered("another", square, [1])
 
 
+def test_code_and_data_of_packages_that_extend_this_one_are_of_its_version(tmp_path, monkeypatch):
+    monkeypatch.setattr(clusters, "extending_packages", lambda: [str(tmp_path)])
+    versions = []
+    for name in ("rules.py", "rows.csv.gz", "rules.pyc"):
+        versions.append(clusters.state_of_code.__wrapped__())
+        (tmp_path / name).write_text("other")
+    versions.append(clusters.state_of_code.__wrapped__())
+    assert len(set(versions)) == 3
+    assert versions[-1] == versions[-2]
+
+
+def test_blocks_are_as_small_as_asked():
+    assert [len(block) for block in answers(Here(), square, range(40), most_in_block=1)] == [1] * 40
+
+
 def test_a_local_worker_of_another_version_is_named(monkeypatch):
     monkeypatch.setattr(clusters, "answered", other_version)
     with pytest.raises(MeshwrightError, match="host-7 runs another version of meshwright"):

@@ -68,7 +68,7 @@ def grid(*sides):
     ("number", "most"), [(10, 0.2), pytest.param(100, 0.02, marks=pytest.mark.slow)]
 )
 def test_a_grid_has_the_front_of_all_its_points(number, most):
-    """10 or 22 kinds of chip, as many links, 10 or 22 sizes: 10^3, and 10^4 points."""
+    """10 or 100 kinds of chip, as many links, as many sizes: 10^3, and 10^6 points."""
     devices, least_s, time_s = grid(
         np.arange(1, number + 1), np.linspace(1, 40, number), np.linspace(1, 40, number)
     )

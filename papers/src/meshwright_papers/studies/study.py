@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from meshwright.base.registry import Registry
+from meshwright.catalog.answer_file import json_text
 from meshwright.spec.system import SystemSpec
 from meshwright.view.declared_values import declared_values, origin_text, value_text
 from meshwright.view.markdown import markdown_table
@@ -19,8 +21,6 @@ from meshwright_papers.studies.drawing import Drawing, drawing_spec, drawing_svg
 
 AGREE_WITHIN = 0.15
 """Share by which a figure of ours may differ from a published one and still agree."""
-FOLDER = "studies/"
-"""Folder of tables and charts, beside the document of all studies."""
 GAIN_WITHIN = 0.5
 """Share of a published gain by which ours may differ and still agree."""
 
@@ -249,10 +249,15 @@ def study_markdown(
     return "\n".join(lines)
 
 
-def document(studies: Mapping[str, tuple[str, str, StudyResult]]) -> str:
-    """Return all studies as one document, the count of verdicts first."""
-    claims = [claim for _, _, result in studies.values() for claim in result.claims]
-    twice = [claim for claim in claims if claim.described_verdict is not None]
+def document(sections: Iterable[str], verdicts: Sequence[Sequence[Verdict | None]]) -> str:
+    """Return the sections of all studies as one document, the count of verdicts first.
+
+    Parameters
+    ----------
+    verdicts
+        Verdicts of each claim: all searched, and as described or None.
+    """
+    twice = [pair for pair in verdicts if pair[1] is not None]
     lines = [
         "# Studies: published figures, rebuilt",
         "",
@@ -264,14 +269,13 @@ def document(studies: Mapping[str, tuple[str, str, StudyResult]]) -> str:
         "the paper describes: no pipeline inside a wafer (its section II-A), nothing recomputed,",
         "state replicated or fully sharded (FSDP).",
         "",
-        _counts(claim.verdict for claim in claims),
+        _counts(pair[0] for pair in verdicts),
         "",
-        f"Of the {len(twice)} read twice: all searched {_counts(c.verdict for c in twice)}",
-        f"As described {_counts(c.described_verdict for c in twice)}",
+        f"Of the {len(twice)} read twice: all searched {_counts(pair[0] for pair in twice)}",
+        f"As described {_counts(pair[1] for pair in twice)}",
         "",
     ]
-    parts = [study_markdown(name, *entry, folder=FOLDER) for name, entry in studies.items()]
-    return "\n".join([*lines, *parts])
+    return "\n".join([*lines, *sections])
 
 
 def _counts(verdicts: Iterable[Verdict | None]) -> str:
@@ -295,34 +299,36 @@ class Collection:
         """Titles by the names on the command line."""
         return {name: studies[name].title for name in sorted(studies)}
 
-    def run(self, name: str) -> StudyResult:
-        """Return the findings of a study."""
-        return studies[name].run()
-
-    def files(self, results: Mapping[str, StudyResult], *, one_document: bool) -> dict[str, str]:
-        """Return the tables, charts and verdicts of studies: the text of each file by its path.
+    def run(self, name: str, folder: str | None) -> dict[str, Any]:
+        """Return a study as JSON: ``lines``, ``data``, ``files``, ``section`` and ``verdicts``.
 
         Parameters
         ----------
-        one_document
-            Whether all verdicts go into ``studies.md`` and tables into a folder ``studies``, rather
-            than each study into a separate document with its name.
+        folder
+            Folder of the tables and charts, as the section links to them; None: no files.
         """
-        found: dict[str, str] = {}
-        folder = FOLDER if one_document else ""
-        for result in results.values():
-            for table in result.tables:
-                found[f"{folder}{table.name}.csv"] = table_csv(table)
-                if chart := table_svg(table):
-                    found[f"{folder}{table.name}.svg"] = chart
-        entries = {
-            name: (studies[name].title, studies[name].source, result)
-            for name, result in results.items()
+        study = studies[name]
+        result = study.run()
+        files = {}
+        for table in result.tables if folder is not None else ():
+            files[f"{folder}{table.name}.csv"] = table_csv(table)
+            if chart := table_svg(table):
+                files[f"{folder}{table.name}.svg"] = chart
+        return {
+            "lines": result.lines,
+            "data": json.loads(json_text(result.data, with_defaults=True)),
+            "files": files,
+            "section": study_markdown(name, study.title, study.source, result, folder or ""),
+            "verdicts": [(claim.verdict, claim.described_verdict) for claim in result.claims],
         }
-        if one_document:
-            return {**found, "studies.md": document(entries)}
-        sections = {f"{name}.md": study_markdown(name, *entry) for name, entry in entries.items()}
-        return {**found, **sections}
+
+    def documents(self, found: Mapping[str, Mapping[str, Any]], *, is_one: bool) -> dict[str, str]:
+        """Return all sections as ``studies.md``, or each as a document with its name."""
+        if not is_one:
+            return {f"{name}.md": result["section"] for name, result in found.items()}
+        verdicts = [pair for result in found.values() for pair in result["verdicts"]]
+        sections = (result["section"] for result in found.values())
+        return {"studies.md": document(sections, verdicts)}
 
 
 collection = Collection()
