@@ -30,7 +30,7 @@ def test_each_kind_of_layer_counts_with_its_cheapest_recomputation():
 
 @pytest.mark.parametrize("system", ["8xH100", "wafer-2x4"])
 def test_dropped_prices_are_made_again_to_the_last_digit(monkeypatch, system):
-    question = {"on": system, "seq": 2048, "global_batch": 32}
+    question = {"on": system, "seq": 2048, "global_batch": 32, "pp": 1, "cp": 1}
     model = "gpt3-6.7b" if "wafer" in system else "mixtral-8x7b"
     kept = mw.plan(model, **question)
     made, again = [], families._priced_again
