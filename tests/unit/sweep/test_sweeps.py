@@ -526,7 +526,7 @@ def test_a_sweep_asks_again_where_a_file_behind_a_name_changed(tmp_path, capsys,
     for name in ("a.yaml", "b.yaml"):
         (tmp_path / name).write_text(SYSTEM.format("H100"))
     (tmp_path / "sweep.yaml").write_text(
-        "name: systems\nask: estimate\nfixed: {model: gpt2-medium, seq: 1k, global_batch: 1024}\n"
+        "name: systems\nask: plan\nfixed: {model: gpt2-medium, seq: 1k, global_batch: 1024}\n"
         "vary:\n  on: [a.yaml, b.yaml]\n"
     )
     words = ["sweep", "sweep.yaml", "--out", "kept.db"]

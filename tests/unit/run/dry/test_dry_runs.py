@@ -376,14 +376,14 @@ def test_tensors_split_over_tp_alone_are_updated_together(pp):
 )
 def test_replicas_beside_tp_send_and_hold_what_is_derived(zero, axes):
     # DistributedDataParallel takes the local parts of DTensors.
-    for stage in ran(4, tp=2, zero=zero, global_batch=2 * axes["dp"], **axes).stages:
+    for stage in ran(4, tp=2, zero=zero, global_batch=8, **axes).stages:
         assert all(one.is_equal for one in stage.sent)
         assert stage.peak_bytes == pytest.approx(stage.predicted_bytes, rel=0.03)
 
 
 @pytest.mark.parametrize("offload", sampled(["all", "state", "activations"], 1))
 def test_offload_beside_tp_and_pp_holds_what_is_derived(offload):
-    found = ran(4, tp=2, pp=2, dp=2, sp="on", global_batch=4, offload=offload)
+    found = ran(4, tp=2, pp=2, dp=2, sp="on", global_batch=8, offload=offload)
     for stage in found.stages:
         assert all(one.is_equal for one in stage.sent)
         assert stage.peak_bytes == pytest.approx(stage.predicted_bytes, rel=0.03)
