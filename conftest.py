@@ -20,6 +20,8 @@ with suppress(ImportError):  # tests of frameworks and in a browser do without i
 
 os.environ.setdefault("COLUMNS", "100")  # screens are as wide under any terminal
 
+pytest_plugins = ["kept_answers"]
+
 MOST_CPU_S = 2.0
 """Twice the second that a test may take: the first one of a process imports and compiles."""
 

@@ -1,7 +1,12 @@
 """Ordinary questions about training, to be asked with a framework."""
 
+from functools import cache
+from itertools import islice
+
 import pytest
 
+import meshwright as mw
+from meshwright.base.errors import InfeasibleError
 from meshwright.catalog.frameworks import load_framework
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
@@ -39,3 +44,19 @@ def starts_at_all(name, model, system, precision):
     has_model = has_model or load_model(model).architecture in launches.architectures
     is_there = load_system(system).chip.vendor in launches.vendors
     return has_model and is_there and precision in launches.precisions
+
+
+@cache
+def winners(name, number=None):
+    """Return the plans of the first questions that a framework can start and that fit."""
+    return list(islice(_winners(name), number))
+
+
+def _winners(name):
+    for model, system, tokens, batch, rest in QUESTIONS:
+        if starts_at_all(name, model, system, rest.get("precision", "bf16")):
+            asked = {"on": system, "seq": tokens, "global_batch": batch, "framework": name}
+            try:
+                yield mw.plan(model, **asked, **rest)
+            except InfeasibleError:
+                continue

@@ -56,7 +56,7 @@ def test_a_plan_file_with_fused_loss_is_read(tmp_path, fused, loss):
     from meshwright.train.plan_file import load
 
     path = tmp_path / "plan.json"
-    assert main(["plan", "gpt2-medium", *QUESTION, "--out", str(path)]) == 0
+    assert main(["estimate", "gpt2-medium", *QUESTION, "--out", str(path)]) == 0
     data = json.loads(path.read_text(encoding="utf-8"))
     software = data["workload"].setdefault("software", {})
     software.pop("loss", None)

@@ -38,12 +38,15 @@ def fastest_s(model, number, sequence, batch):
     return leaders.fastest_s, leaders.fastest.found.strategy.num_devices
 
 
-def test_more_devices_never_give_a_worse_plan():
+@pytest.mark.parametrize(
+    "numbers", [(8, 64), pytest.param((4, 8, 16, 24, 64), marks=pytest.mark.slow)]
+)
+def test_more_devices_never_give_a_worse_plan(numbers):
     """8 sequences of a small model: 8 devices take 77 ms, all of 64 took 85 ms.
 
     Eight devices of two hosts and more cost 0.2 % more than one host alone.
     """
-    times = [fastest_s("gpt2-medium", number, 1024, 8) for number in (4, 8, 16, 24, 64)]
+    times = [fastest_s("gpt2-medium", number, 1024, 8) for number in numbers]
     seconds = [time_s for time_s, _ in times]
     assert all(b <= a * 1.003 for a, b in pairwise(seconds))
     assert times[-1][1] == 8
@@ -57,7 +60,7 @@ def test_larger_systems_have_the_numbers_of_smaller_ones():
 
 
 def test_the_simplest_leads_and_says_so():
-    asked = {"on": "64xH100", "seq": 8192, "global_batch": 512}
+    asked = {"on": "64xH100", "seq": 8192, "global_batch": 512, "tp": 8}
     simple, fast = mw.plan("llama3-70b", **asked), mw.plan("llama3-70b", fastest=True, **asked)
     assert simple.proof.startswith("simplest within 5% of the proven fastest")
     assert fast.proof.startswith("the proven fastest of")

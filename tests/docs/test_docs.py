@@ -24,6 +24,8 @@ sys.path.append(str(ROOT / "docs"))
 
 from generators import console  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("kept_answers")
+
 README = ROOT / "README.md"
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("*/*.md")])
 LONG = (

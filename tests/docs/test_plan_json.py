@@ -40,6 +40,8 @@ from meshwright.train.measured import factors
 from meshwright.train.measured.diagnose import Diagnosis, Improvement, Loss
 from meshwright.train.robustness import Change
 
+pytestmark = pytest.mark.usefixtures("kept_answers")
+
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "plan_json.md").read_text(
     encoding="utf-8"
 )

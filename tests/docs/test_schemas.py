@@ -17,6 +17,8 @@ from meshwright.measure.run import MeasuredMachine
 from meshwright.spec.measured import Machine, Measured, Timing
 from meshwright.view.schema import schema_of
 
+pytestmark = pytest.mark.usefixtures("kept_answers")
+
 NAMES = (*SCHEMAS, *load_entry_points("schemas"))
 FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
 ON_GPUS = "--on 8xH100 --seq 1024 --global-batch 64"

@@ -1,14 +1,11 @@
 """Ordinary questions with a framework: its own parser reads every winner as it was planned."""
 
 from importlib.metadata import version
-from itertools import islice
 
 import pytest
-from framework_questions import NUMBERS, QUESTIONS, starts_at_all
+from framework_questions import NUMBERS, winners
 from real_parsers import MEANT, meant, read, told
 
-import meshwright as mw
-from meshwright.base.errors import InfeasibleError
 from meshwright.frameworks.registry import exporters
 from meshwright.train.writing import TARGETS
 
@@ -20,21 +17,10 @@ WHEELS = {
 """The distribution that holds the parser of each framework."""
 
 
-def winners(name):
-    """Return the plans of all questions that a framework can start and that fit."""
-    for model, system, tokens, batch, rest in QUESTIONS:
-        asked = {"on": system, "seq": tokens, "global_batch": batch, "framework": name, **rest}
-        if starts_at_all(name, model, system, rest.get("precision", "bf16")):
-            try:
-                yield mw.plan(model, **asked)
-            except InfeasibleError:
-                continue
-
-
 @pytest.mark.parametrize("name", MEANT)
 @pytest.mark.parametrize(("number", "least"), NUMBERS)
 def test_the_parser_reads_every_winner_as_it_was_planned(tmp_path, name, number, least):
-    plans = list(islice(winners(name), number))
+    plans = winners(name, number)
     cases = [told(name, plan, tmp_path / f"{number}") for number, plan in enumerate(plans)]
     assert len(plans) >= least
     assert read(name, cases) == [meant(name, plan) for plan in plans]

@@ -59,7 +59,10 @@ def expected(mesh, tensor):
 @pytest.mark.parametrize(
     ("asked", "chosen"),
     [
-        ({"on": "wafer-4x4", "seq": 2048, "global_batch": 64}, {"per_operator": True}),
+        (
+            {"on": "wafer-2x4", "seq": 2048, "global_batch": 16},
+            {"per_operator": True, "pp": 1, "cp": 1, "mbs": 1, "recompute": "none", "zero": 1},
+        ),
         ({"on": "16xH100", "seq": 2048, "global_batch": 64}, {"tp": 2, "pp": 2, "cp": 2}),
     ],
 )

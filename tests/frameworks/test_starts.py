@@ -12,11 +12,10 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
 
 import pytest
-from framework_questions import NUMBERS, QUESTIONS, starts_at_all
+from framework_questions import NUMBERS, QUESTIONS, starts_at_all, winners
 from real_parsers import MEANT, READERS, told
 
 import meshwright as mw
@@ -59,17 +58,6 @@ they fit together with what lies beside tensors, as priced. Seconds are those of
 """
 
 
-def winners(name):
-    """Return question and plan of all that the framework has and that fit."""
-    for model, system, tokens, batch, rest in QUESTIONS:
-        if starts_at_all(name, model, system, rest.get("precision", "bf16")):
-            asked = {"on": system, "seq": tokens, "global_batch": batch, "framework": name}
-            try:
-                yield model, system, mw.plan(model, **asked, **rest)
-            except InfeasibleError:
-                continue
-
-
 def started(name, plans, folder):
     """Return what a framework builds of each plan."""
     cases = [told(name, plan, Path(folder) / f"{number}") for number, plan in enumerate(plans)]
@@ -84,7 +72,7 @@ def started(name, plans, folder):
 @pytest.mark.parametrize("name", MEANT)
 @pytest.mark.parametrize(("number", "least"), NUMBERS)
 def test_every_winner_starts(tmp_path, name, number, least):
-    plans = [plan for _, _, plan in islice(winners(name), number)]
+    plans = winners(name, number)
     assert len(plans) >= least
     failed = [
         (plan.best.text, answer["error"])
@@ -101,7 +89,7 @@ def test_winners_start_and_fit_in_a_dry_run(name, number):
     """Frameworks that are not installed here, and plans that no program has, say so."""
     from meshwright.run.dry.verify import verdict
 
-    found = [verdict(plan) for _, _, plan in islice(winners(name), number)]
+    found = [verdict(plan) for plan in winners(name, number)]
     assert [one for one in found if not one.is_kept] == []
     assert any(one.starts for one in found)
 

@@ -25,9 +25,9 @@ def broken(seeds, *rooms):
 
 
 def test_stated_strategies_and_ways_to_serve_break_no_law():
-    assert broken(range(11, 20), "estimate") == {}
-    assert broken(range(21, 30), "estimate", "partition") == {}
-    assert broken(range(1, 10), "serve") == {}
+    assert broken(range(11, 15), "estimate") == {}
+    assert broken(range(21, 25), "estimate", "partition") == {}
+    assert broken(range(1, 5), "serve") == {}
 
 
 @pytest.mark.slow

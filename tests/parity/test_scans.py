@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from oracles.scans import by_chunk, by_token, drawn
 
@@ -20,7 +20,6 @@ def spec_of(kind, groups=2, shared=2, chunk=4, state=3, head=5):
     )  # fmt: skip
 
 
-@settings(max_examples=30)
 @given(
     st.sampled_from(["mamba2", "gated_delta"]), st.integers(1, 3), st.integers(1, 3),
     st.integers(1, 8), st.integers(1, 5), st.integers(1, 5), st.integers(1, 4),

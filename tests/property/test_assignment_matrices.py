@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from oracles.assignment_matrices import assignment_matrices
 
@@ -33,7 +33,6 @@ def assigned_graphs(draw):
     return graph, partition, columns
 
 
-@settings(max_examples=60)
 @given(assigned_graphs())
 def test_matrices_mark_what_they_are_defined_to_mark(case) -> None:
     graph, partition, columns = case
@@ -49,7 +48,6 @@ def test_matrices_mark_what_they_are_defined_to_mark(case) -> None:
             assert found.H[row, column] == (column == start)
 
 
-@settings(max_examples=60)
 @given(assigned_graphs())
 def test_matrices_agree_with_one_another(case) -> None:
     found = assignment_matrices(*case)

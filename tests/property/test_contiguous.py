@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.oracles.decode_groups import decode_schedule, measured_rates
 
@@ -86,7 +86,6 @@ def test_balance_lies_between_its_bounds(sizes, number):
     assert fullest <= sum(sizes) / number + max(sizes)
 
 
-@settings(max_examples=40)
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=6), st.integers(1, 8), st.integers(1, 64))
 def test_littles_law_holds_in_every_schedule(occupied_s, num_groups, group_size):
     schedule = decode_schedule(occupied_s, num_groups, 60)

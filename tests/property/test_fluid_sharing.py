@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from fluid_reference import fair_rates, finish_times
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.network.routing import make_routes
@@ -33,14 +33,12 @@ def simulated(capacity, routes, num_bytes, start_s):
     return run_tasks(graph, np.array(capacity))
 
 
-@settings(max_examples=200)
 @given(cases())
 def test_ends_equal_exact_progressive_filling(case):
     expected = finish_times(*case)
     np.testing.assert_allclose(simulated(*case).end_s, expected, rtol=1e-12, atol=1e-12)
 
 
-@settings(max_examples=80)
 @given(cases())
 def test_links_carry_all_bytes_and_never_more_than_they_can(case):
     capacity, routes, num_bytes, _ = case
@@ -52,7 +50,6 @@ def test_links_carry_all_bytes_and_never_more_than_they_can(case):
     assert (np.diff(timeline.change_s) >= 0).all()
 
 
-@settings(max_examples=80)
 @given(cases(starts=st.just(0.0)))
 def test_at_first_each_flow_has_a_full_link_on_which_none_is_faster(case):
     """The loads that are recorded at time 0 are the sums of the max-min fair rates."""
@@ -73,7 +70,6 @@ def test_at_first_each_flow_has_a_full_link_on_which_none_is_faster(case):
         assert any(link in full and rate >= max(others[link]) * (1 - 1e-9) for link in route)
 
 
-@settings(max_examples=40)
 @given(cases(), st.sampled_from([0.25, 3.0, 1e-6, 1e9]))
 def test_time_scales_with_size_over_bandwidth(case, factor):
     capacity, routes, num_bytes, start_s = case
@@ -84,7 +80,6 @@ def test_time_scales_with_size_over_bandwidth(case, factor):
     np.testing.assert_allclose(wider, ends * factor, rtol=1e-9)
 
 
-@settings(max_examples=40)
 @given(cases(), st.randoms(use_true_random=False))
 def test_the_order_of_the_flows_does_not_matter(case, random):
     capacity, routes, num_bytes, start_s = case

@@ -63,7 +63,6 @@ def read_back(table, written, form):
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", sorted(name for name, table in TABLES.items() if table.rows))
-@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_rows_read_what_they_write(name, form, data):
     table = TABLES[name]

@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.base.errors import SpecError
@@ -30,7 +30,6 @@ WORDS = [
 ]
 
 
-@settings(max_examples=60)
 @given(st.data(), st.sampled_from(TEXTS))
 def test_a_file_with_slips_is_read_or_told(data, text) -> None:
     lines = text.splitlines()
@@ -57,7 +56,6 @@ def test_a_file_with_slips_is_read_or_told(data, text) -> None:
         checked(to_spec(with_backward(graph)))
 
 
-@settings(max_examples=60)
 @given(st.text(max_size=60))
 def test_any_text_is_read_or_told(text) -> None:
     with suppress(SpecError):

@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from oracles.best_time import best_time_s
 
@@ -53,7 +53,6 @@ def members(shape, stride, degree):
 
 
 @given(shape=SHAPES, stride=DEGREES, degree=DEGREES)
-@settings(max_examples=200)
 def test_the_product_of_the_spans_is_the_degree(shape, stride, degree):
     group = make_group(network(shape), float(stride), float(degree))
     assert float(group_size(group)) == degree
@@ -61,7 +60,6 @@ def test_the_product_of_the_spans_is_the_degree(shape, stride, degree):
 
 
 @given(case=groups_that_fit())
-@settings(max_examples=100)
 def test_members_counted_inside_a_domain_are_inside_it(case):
     shape, stride, degree = case
     group = make_group(network(shape), float(stride), float(degree))
@@ -75,7 +73,6 @@ def test_members_counted_inside_a_domain_are_inside_it(case):
 
 
 @given(shape=SHAPES, data=st.data())
-@settings(max_examples=100)
 def test_where_all_divides_the_spans_are_the_overlap_of_two_ranges(shape, data):
     """[stride, stride x degree) against [inner, outer), each bound a product of level sizes."""
     cuts = [prod(shape[:k]) for k in range(len(shape) + 1)]
@@ -86,7 +83,6 @@ def test_where_all_divides_the_spans_are_the_overlap_of_two_ranges(shape, data):
 
 
 @given(case=groups_that_fit())
-@settings(max_examples=100)
 def test_never_faster_than_the_real_members_allow(case):
     """The members of a group in one domain fetch all other shards by their own links outwards."""
     shape, stride, degree = case
@@ -104,7 +100,6 @@ def test_never_faster_than_the_real_members_allow(case):
 
 
 @given(case=groups_that_fit())
-@settings(max_examples=300)
 def test_a_grid_span_is_charged_the_load_of_its_busiest_link(case):
     """Every device sends to the next block of its group at once, in dimension order."""
     shape, stride, degree = case
@@ -149,7 +144,6 @@ def place(shape, rank):
     rows=st.lists(st.tuples(DEGREES, DEGREES), min_size=1, max_size=5),
     num_bytes=st.sampled_from([0.0, 1e3, 1e7]),
 )
-@settings(max_examples=60)
 def test_a_group_equals_its_row_in_a_column_bit_for_bit(shape, kind, level_kind, rows, num_bytes):
     levels = network(shape, level_kind)
     strides, degrees = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
@@ -162,7 +156,6 @@ def test_a_group_equals_its_row_in_a_column_bit_for_bit(shape, kind, level_kind,
 
 
 @given(shape=SHAPES, kind=KINDS, stride=DEGREES, degree=DEGREES)
-@settings(max_examples=60)
 def test_every_group_has_an_algorithm_and_a_finite_time(shape, kind, stride, degree):
     group: Group = make_group(network(shape), float(stride), float(degree))
     for num_bytes in (0.0, 1e6):

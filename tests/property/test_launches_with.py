@@ -7,7 +7,7 @@ import random
 from itertools import count, islice
 
 import pytest
-from sampled import sampled
+from sampled import sampled, slow_where
 
 import meshwright as mw
 from meshwright.ask.stated import strategy_texts
@@ -51,7 +51,7 @@ def drawn(draw):
         return None
 
 
-@pytest.mark.parametrize("seed", sampled(range(360), 6))
+@pytest.mark.parametrize("seed", slow_where(range(360), lambda seed: seed not in (0, 4)))
 def test_launches_with_is_what_exports_take(seed):
     draw = random.Random(seed)
     found = filter(None, (drawn(draw) for _ in count()))
@@ -62,7 +62,7 @@ def test_launches_with_is_what_exports_take(seed):
         assert claimed == taken, (plan.model.name, plan.system.name, plan.best.text, plan.workload)
 
 
-@pytest.mark.parametrize("seed", sampled(range(400, 440), 6))
+@pytest.mark.parametrize("seed", sampled(range(400, 440), 2))
 def test_each_price_is_that_of_the_same_question_with_the_framework(seed):
     """Time and memory are equal, and what launches fits.
 

@@ -83,7 +83,7 @@ def assert_model_is_sound(model):
     assert (kv_cache_bytes_per_token(model, 2.0) > 0) == keeps_tokens
 
 
-@settings(max_examples=400, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(seed=st.sampled_from(SEEDS), data=st.data())
 def test_a_mutated_field_is_named_or_the_model_is_valid(seed, data):
     config = copy.deepcopy(dict(model_entry(seed).config))
@@ -112,7 +112,7 @@ def test_a_field_that_is_left_out_is_a_fault_or_is_named_as_a_default(seed):
 
 
 @pytest.mark.slow
-@settings(max_examples=200, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(seed=st.sampled_from(SEEDS), data=st.data(), changes=st.integers(2, 5))
 def test_several_mutations_never_raise_anything_else(seed, data, changes):
     config = copy.deepcopy(dict(model_entry(seed).config))
@@ -124,7 +124,6 @@ def test_several_mutations_never_raise_anything_else(seed, data, changes):
     assert model is not None or paths
 
 
-@settings(max_examples=200)
 @given(
     seed=st.sampled_from(SEEDS),
     name=st.text(string.ascii_lowercase + "_", min_size=3, max_size=20),
@@ -140,7 +139,6 @@ def test_an_unknown_field_is_never_passed_over(seed, name):
     assert name in paths or model != plain
 
 
-@settings(max_examples=200)
 @given(
     config=st.recursive(
         VALUES,
@@ -174,7 +172,7 @@ QUANTIZED = (
 
 
 @pytest.mark.slow
-@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(stated=st.sampled_from(QUANTIZED), data=st.data(), changes=st.integers(1, 3))
 def test_mutated_quantisation_is_refused_by_field_or_has_a_width(stated, data, changes):
     stated = copy.deepcopy(stated)

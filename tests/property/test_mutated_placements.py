@@ -83,9 +83,7 @@ def test_a_plan_on_no_grid_has_no_placement(original):
         files.from_json(json.dumps(flat))
 
 
-@settings(
-    max_examples=60,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )  # fmt: skip
 @given(data=st.data())
 def test_a_mutated_placement_that_is_read_is_drawn_and_told(original, data):

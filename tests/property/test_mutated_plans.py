@@ -66,9 +66,7 @@ def mutated(data, draw):
     return changed
 
 
-@settings(
-    max_examples=150,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )  # fmt: skip
 @given(data=st.data())
 def test_a_mutated_plan_is_read_or_refused(original, data):
@@ -93,7 +91,6 @@ def test_a_text_is_no_way_around_finite_numbers(original, text):
         files.from_json(json.dumps(changed))
 
 
-@settings(max_examples=50)
 @given(cut=st.floats(0, 1), junk=st.text(max_size=5))
 def test_a_cut_plan_is_refused(original, cut, junk):
     whole = json.dumps(original)

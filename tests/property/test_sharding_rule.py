@@ -8,7 +8,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.sharding.algebra import ShardedOperand, Sharding, matmul, reshard
@@ -119,7 +119,6 @@ def cases(draw):
     return dims, [draw(layouts(d)) for d in dims], sides, draw(st.integers(0, 2**32 - 1))
 
 
-@settings(max_examples=250)
 @given(cases())
 def test_forward_and_both_gradients_equal_the_dense_product(case):
     (x_dims, w_dims, y_dims), (x_at, w_at, y_at), sides, seed = case
@@ -146,14 +145,12 @@ def test_forward_and_both_gradients_equal_the_dense_product(case):
     assert same(execute(inner, xs, x_dims, dys, y_dims, w_dims, w_at), shard(dw, w_dims, w_at))
 
 
-@settings(max_examples=100)
 @given(layouts(X), layouts(X), st.integers(0, 2**32 - 1))
 def test_resharding_moves_a_tensor_to_the_wanted_layout(have, want, seed):
     full = dense(X, np.random.default_rng(seed))
     assert same(run(reshard(have, want), shard(full, X, have), X), shard(full, X, want))
 
 
-@settings(max_examples=50)
 @given(layouts(X))
 def test_a_tensor_that_lies_as_wanted_does_not_move(layout):
     assert reshard(layout, layout) == []

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 from grid_networks import grid
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from oracles.store_and_forward import store_and_forward
 
@@ -34,7 +34,6 @@ def graphs(draw):
     return graph.build()
 
 
-@settings(max_examples=100)
 @given(graphs())
 def test_tasks_follow_what_they_need_and_take_turns_in_order_of_readiness(graph):
     timeline = simulate_tasks(graph, MESH)
@@ -55,7 +54,6 @@ def test_tasks_follow_what_they_need_and_take_turns_in_order_of_readiness(graph)
         np.testing.assert_allclose(timeline.start_s[own], np.maximum(before, ready_s[own]))
 
 
-@settings(max_examples=100)
 @given(graphs())
 def test_messages_end_as_flows_that_start_when_they_were_ready(graph):
     """The same flows without any dependency, each started when its message was."""
@@ -67,7 +65,6 @@ def test_messages_end_as_flows_that_start_when_they_were_ready(graph):
     np.testing.assert_allclose(alone.end_s[moves], timeline.end_s[moves], rtol=1e-9, atol=1e-12)
 
 
-@settings(max_examples=60)
 @given(graphs())
 def test_storing_carries_the_same_bytes_and_twice_the_speed_takes_half_the_time(graph):
     hops, origin = store_and_forward(graph, MESH)

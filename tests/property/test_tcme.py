@@ -51,7 +51,6 @@ def reached(network, messages, message, links):
     return known
 
 
-@settings(max_examples=60)
 @given(cases())
 def test_every_receiver_is_reached_by_a_tree(case):
     network, demands = case
@@ -72,7 +71,6 @@ def test_every_receiver_is_reached_by_a_tree(case):
         assert all(network.forwards[node] for node in passing)
 
 
-@settings(max_examples=60)
 @given(cases(), st.integers(0, 3))
 def test_never_worse_than_the_default_and_never_below_the_bound(case, seed):
     network, demands = case
@@ -105,7 +103,6 @@ def test_every_bound_lies_below_the_program_and_the_program_below_the_routing(ca
         assert cut_bound(network, messages) <= program_s * SLACK
 
 
-@settings(max_examples=40)
 @given(st.integers(1, 5), st.integers(1, 5), st.booleans(), st.integers(0, 10**6))
 def test_dimension_order_is_a_shortest_way(rows, columns, wraps, seed):
     if rows * columns < 2:

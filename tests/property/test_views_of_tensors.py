@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.catalog.graphs.rules import calls as make
@@ -43,7 +43,6 @@ def other_shape(draw, size):
     return [*shape, *[1] * ones] if draw(st.booleans()) else [*[1] * ones, *shape]
 
 
-@settings(max_examples=60)
 @given(st.data(), shapes)
 def test_views_are_those_of_numpy(data, shape) -> None:
     value = GraphBuilder(2.0).input("x", shape, 2.0)
@@ -58,7 +57,6 @@ def test_views_are_those_of_numpy(data, shape) -> None:
         assert elements(value) == array.reshape(-1).tolist()
 
 
-@settings(max_examples=60)
 @given(st.data(), shapes)
 def test_kernels_on_views_read_every_place_whole(data, shape) -> None:
     to = GraphBuilder(2.0)

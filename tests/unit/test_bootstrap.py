@@ -10,6 +10,7 @@ import pytest
 
 SCRIPT = Path(__file__).parents[2] / "mw"
 ALL_CORES = ["-n", "auto", "--dist", "worksteal"]
+FEW = ["tests/architecture", "tests/conformance"]
 BY_NIGHT = ["-m", "slow or hypothesis", "--hypothesis-profile", "nightly"]
 
 
@@ -139,7 +140,7 @@ def test_any_other_word_becomes_the_meshwright_command(mw, monkeypatch):
     ("words", "tools", "pytest_words"),
     [
         ([], ["ruff", "ruff", "mypy"], ALL_CORES),
-        (["--quick"], ["ruff", "ruff"], ALL_CORES),
+        (["--quick"], ["ruff", "ruff"], [*ALL_CORES, *FEW]),
         (["--nightly"], [], [*BY_NIGHT, *ALL_CORES]),
         (["tests/unit", "-k", "bubble"], [], ["tests/unit", "-k", "bubble"]),
     ],
@@ -153,6 +154,25 @@ def test_tests_run_the_checks_then_pytest(mw, monkeypatch, words, tools, pytest_
     assert mw.run_tests(words) == 0
     assert [Path(command[0]).name for command in called[:-1]] == tools
     assert called[-1] == [mw.in_environment("test", "bin", "python"), "-m", "pytest", *pytest_words]
+
+
+@pytest.mark.parametrize(
+    ("path", "tests"),
+    [
+        ("src/meshwright/cost/layer.py", "tests/unit/cost"),
+        ("src/meshwright/spec/model.py", None),
+        ("src/meshwright/api.py", None),
+        ("papers/src/meshwright_papers/studies/crossover.py", "papers/tests"),
+        ("docs/index.md", "tests/docs"),
+        ("tests/unit/test_bootstrap.py", "tests/unit/test_bootstrap.py"),
+        ("tests/unit/test_removed.py", None),
+        ("tests/sampled.py", None),
+        ("tests/browser/test_page.py", None),
+        ("mw", None),
+    ],
+)
+def test_a_quick_run_has_the_tests_of_the_room_of_a_file(mw, path, tests):
+    assert mw.tests_of(path) == tests
 
 
 def test_workers_have_a_thread_each_and_keep_what_they_compile(mw, monkeypatch):

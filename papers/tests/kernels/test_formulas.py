@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.catalog.systems import load_chip
@@ -93,7 +93,6 @@ def test_no_product_beats_peak_memory_or_launch(rows, columns, inner):
 
 
 @given(SIZES, SIZES, SIZES)
-@settings(max_examples=30)
 def test_more_rows_of_whole_eights_never_take_less(rows, columns, inner):
     few, more = gemm(8.0 * rows, columns, inner), gemm(16.0 * rows, columns, inner)
     assert more >= few * (1.0 - 1e-12)

@@ -7,7 +7,7 @@ import math
 import normalise_measurements
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from meshwright.base.errors import SpecError
@@ -113,7 +113,6 @@ PLACES += [(name, None) for name in Row.model_fields]
 PLACES += [("software", "deferred_logit_gradients")]
 
 
-@settings(max_examples=150)
 @given(st.lists(st.tuples(st.sampled_from(PLACES), ODD), min_size=1, max_size=3))
 @example([(("software", "deferred_logit_gradients"), 2**31)])
 def test_any_row_is_judged_or_refused(changes):

@@ -7,7 +7,9 @@ import pytest
 from meshwright.cli.main import main
 from meshwright.train.measured.factors import PLAN_ERROR
 
-QUESTION = ["gpt2-medium", "--on", "8xH100", "--seq", "1024", "--global-batch", "64"]
+pytestmark = pytest.mark.usefixtures("kept_answers")
+
+QUESTION = ["gpt2-medium", "--on", "4xH100", "--seq", "1024", "--global-batch", "64", "--cp", "1"]
 
 
 @pytest.mark.parametrize(

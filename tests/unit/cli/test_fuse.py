@@ -7,6 +7,8 @@ import pytest
 
 from meshwright.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("kept_answers")
+
 LAYER = ["gpt3-175b-layer", "--on", "SN10", "--tp", "4", "--pp", "2", "--link", "25GB/s"]
 
 
@@ -20,7 +22,7 @@ def output(capsys, *words):
     [
         LAYER,
         ["fft-64x64", "--on", "SN10", "--chips", "1000000000000", "--link", "25GB/s"],
-        [*LAYER, "--kernel-by-kernel", "--tile", "64"],
+        pytest.param([*LAYER, "--kernel-by-kernel", "--tile", "64"], marks=pytest.mark.slow),
         ["gpt3-175b-layer", "--on", "SN10", "--tp", "8", "--link", "25GB/s", "--tile", "64"],
         ["fft-1024x1024", "--on", "H100"],
         ["llama3-8b", "--on", "H100", "--tile", "64", "--micro-batch", "4", "--tokens", "1k"],

@@ -6,6 +6,8 @@ import pytest
 
 from meshwright.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("kept_answers")
+
 
 def told(capsys, *words):
     status = main(["map", *words])

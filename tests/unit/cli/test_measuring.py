@@ -8,6 +8,8 @@ from sampled import sampled
 
 from meshwright.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("kept_answers")
+
 QUESTION = ["gpt2-medium", "--on", "8xH100", "--seq", "1024", "--global-batch", "64"]
 EXPLAINED = ["explain", *QUESTION, "--tp", "2"]
 JOBS = """\

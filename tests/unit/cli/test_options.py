@@ -13,6 +13,8 @@ from meshwright.ask.reading import Reading
 from meshwright.base.errors import SpecError, UnknownNameError
 from meshwright.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("kept_answers")
+
 QUESTION = ["gpt2-medium", "--on", "8xH100", "--seq", "1024", "--global-batch", "64"]
 SERVING = ["gpt2-medium", "--on", "8xH100", "--batch", "8", "--context", "1k"]
 
@@ -304,7 +306,7 @@ def test_numbers_are_read():
 
 
 LENGTHS = [
-    (["plan", "llama3-8b", "--on", "64xH100", "--global-batch", "64", "--seq"],
+    (["plan", "llama3-8b", "--on", "64xH100", "--tp", "8", "--global-batch", "64", "--seq"],
      ("workload", "sequence_length")),
     (["serve", "llama3-8b", "--on", "8xH100", "--batch", "1", "--context"],
      ("workload", "context_length")),
@@ -325,7 +327,7 @@ def test_lengths_are_binary_everywhere(words, place, text, tokens, capsys):
 
 
 def test_counts_of_sequences_are_decimal(capsys):
-    assert main(["plan", *QUESTION[:-1], "1k", "--json"]) == 0
+    assert main(["estimate", *QUESTION[:-1], "1k", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["workload"]["global_batch_size"] == 1000
 
 

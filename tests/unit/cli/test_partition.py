@@ -8,6 +8,8 @@ import pytest
 
 from meshwright.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("kept_answers")
+
 FOUR_WAFERS = ["llama3-70b", "--on", "4xWSE-3", "--seq", "4k"]
 LPU = ["llama3-70b", "--on", "64xGroq-LPU", "--seq", "4k", "--precision", "int8",
        "--weights", "int8"]  # fmt: skip

@@ -7,6 +7,8 @@ import pytest
 from meshwright.cli.main import main
 from meshwright.collectives.registry import collective_algorithms
 
+pytestmark = pytest.mark.usefixtures("kept_answers")
+
 MOST_BYTES = 300_000
 
 
@@ -25,7 +27,7 @@ def test_names_are_those_of_blocks_streams_and_collectives(capsys):
     "words",
     [
         ("tp",), ("tp-sp", "--model", "llama3-8b", "--group", "8", "--seq", "8k"), ("tspp",),
-        ("tp-sp", "--model", "olmo2-7b", "--group", "8"),
+        pytest.param(("tp-sp", "--model", "olmo2-7b", "--group", "8"), marks=pytest.mark.slow),
         ("tatp", "--form", "cycle", "--streamed", "inputs"), ("ring_all_reduce",),
         ("even_wave_all_gather", "--group", "2x4"), ("in_network_all_reduce", "--size", "1", "GiB"),
     ],

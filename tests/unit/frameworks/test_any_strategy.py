@@ -5,7 +5,7 @@ from ast import literal_eval
 from math import prod
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.frameworks.launch import layers_of_chunks
@@ -112,7 +112,6 @@ def processes_in(text: str) -> int:
 
 
 @pytest.mark.slow
-@settings(max_examples=120)
 @given(degrees=degrees, plan_options=option_sets, target=st.sampled_from(FRAMEWORKS))
 def test_refused_with_reasons_or_consistent(make_plan, degrees, plan_options, target):
     plan_options = meaningful(degrees, plan_options)
@@ -131,7 +130,6 @@ def test_refused_with_reasons_or_consistent(make_plan, degrees, plan_options, ta
     assert sum(layers_of_chunks(plan)) == plan.model.num_layers
 
 
-@settings(max_examples=60)
 @given(
     shards=st.sampled_from([1, 2, 4, 8]),
     tp=st.sampled_from([2, 4, 8]),

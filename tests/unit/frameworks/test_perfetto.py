@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_problems import level, model, problem, system
 
@@ -198,7 +198,6 @@ changes_drawn = st.lists(
 ).map(lambda changes: sorted(changes, key=lambda change: change[1]))
 
 
-@settings(max_examples=60)
 @given(tasks_drawn, changes_drawn)
 def test_any_run_is_a_legal_trace_and_complete(tmp_path_factory, tasks, changes):
     path = tmp_path_factory.mktemp("traces") / "t.json"

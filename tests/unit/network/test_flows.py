@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.base.errors import InfeasibleError, SpecError
@@ -97,7 +97,6 @@ def test_nodes_that_are_no_devices_and_devices_that_are_cut_off():
         route_flows(scenario(row, [(0, [2], 1)]), row)
 
 
-@settings(max_examples=30)
 @given(st.integers(0, 2**32 - 1))
 def test_no_routing_is_below_its_bound_or_above_the_default(seed):
     random = np.random.default_rng(seed)

@@ -169,7 +169,6 @@ def test_experts_divide_the_devices_of_other_axes_anew_by_hand():
     assert ranks.groups("ep").tolist() == [[[0, 1, 2, 3]], [[4, 5, 6, 7]]]
 
 
-@settings(max_examples=400)
 @given(
     radices=st.lists(st.integers(1, 6), min_size=1, max_size=4),
     start=st.integers(1, 12), size=st.integers(1, 12),

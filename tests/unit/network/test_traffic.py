@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from placed_problems import grid_problem
 
@@ -138,7 +138,6 @@ def test_one_all_gather_of_a_line_by_hand():
     assert load.private_s == pytest.approx(2.0 / 1e11)
 
 
-@settings(max_examples=40)
 @given(st.data())
 def test_demands_that_are_joined_keep_their_rows_payloads_and_names(data):
     rows = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 3)), max_size=4)

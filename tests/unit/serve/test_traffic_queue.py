@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from traffic_workers import FlatWorker, priced_worker, requests
 
@@ -89,7 +89,6 @@ def test_prefixes_stay_until_others_need_their_room() -> None:
     assert found.hit_tokens.tolist() == [0.0, 16.0, 16.0, 16.0]
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     st.lists(
         st.tuples(

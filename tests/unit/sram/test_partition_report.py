@@ -30,7 +30,7 @@ def test_alike_stages_share_a_line():
 @pytest.mark.parametrize("name", ["b", "a block whose name is much longer than its column is wide"])
 @pytest.mark.parametrize("system", [None, "131072xH100"])
 def test_lines_are_narrow_whatever_the_names(name, system):
-    plan = cut(name, 9001, system, time_s=123.4e-6, output_bytes=987654)
+    plan = cut(name, 2001, system, time_s=123.4e-6, output_bytes=987654)
     screen = text_of(plan.page()).splitlines()
     assert len(screen) <= 24
     lines = text_of(plan.page(), detail=True).splitlines()

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from oracles.stream_transfers import (
     OperatorPrices,
@@ -41,7 +41,6 @@ def price_of(chain, transfers, reshards):
     return total if layout == "tokens" else np.inf
 
 
-@settings(max_examples=60)
 @given(st.lists(operators, min_size=1, max_size=4))
 def test_policy_is_the_cheapest_of_all_chains(chain):
     ways = itertools.product(

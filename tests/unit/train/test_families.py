@@ -35,9 +35,10 @@ def test_each_kind_of_layer_counts_with_its_cheapest_recomputation():
     assert (_layers_s(problem, prices) <= [6.5, 10.0]).all()
 
 
-@pytest.mark.parametrize("system", ["8xH100", "wafer-2x4"])
+@pytest.mark.parametrize("system", sampled(["8xH100", "wafer-2x4"], 1))
 def test_dropped_prices_are_made_again_to_the_last_digit(monkeypatch, system):
     question = {"on": system, "seq": 2048, "global_batch": 32}
+    question |= {} if "wafer" in system else {"pp": 1, "cp": 1}
     model = "gpt3-6.7b" if "wafer" in system else "mixtral-8x7b"
     kept = mw.plan(model, **question)
     made, again = [], families._priced_again

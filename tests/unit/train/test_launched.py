@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from sampled import sampled
 
 import meshwright as mw
 from meshwright.cli.main import main
@@ -122,7 +123,7 @@ def test_a_plan_that_was_asked_for_a_framework_stays_as_it_is():
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("model", ["llama3-8b", "llama3-70b"])
+@pytest.mark.parametrize("model", sampled(["llama3-8b", "llama3-70b"], 1))
 def test_what_leads_has_the_memory_of_each_framework_that_it_names(model):
     found = mw.plan(model, on="8xH200", seq=4096, global_batch=16)
     assert found.best.launches_with

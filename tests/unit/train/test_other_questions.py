@@ -5,6 +5,8 @@ import pytest
 import meshwright as mw
 from meshwright.base.errors import InfeasibleError, SpecError
 
+pytestmark = pytest.mark.usefixtures("kept_answers")
+
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):

@@ -23,7 +23,7 @@ GRID = system(level(4, "mesh"), level(2, "mesh"), capacity_bytes=4e9)
 HOSTS = system(level(4), level(4), capacity_bytes=8e9)
 FEW = {"pp": [1], "cp": [1], "micro_batch_size": [1], "recompute": ["none"], "zero_stage": [1]}
 QUESTIONS = [
-    pytest.param(model(), HOSTS, {}, id="dense"),
+    pytest.param(model(), HOSTS, {"allowed": {"cp": [1]}}, id="dense"),
     pytest.param(model(), GRID, {"allowed": FEW, "per_operator": True}, id="few", marks=SLOW),
     pytest.param(model(experts()), HOSTS, {}, id="experts", marks=SLOW),
     pytest.param(model(), GRID, {"per_operator": True}, id="all operators", marks=SLOW),

@@ -14,6 +14,8 @@ from meshwright.train.question import check_problem, make_problem, stated_strate
 from meshwright.train.question import training as training_of
 from meshwright.train.writing import TARGETS
 
+pytestmark = pytest.mark.usefixtures("kept_answers")
+
 QUESTION = {"on": "8xH100", "seq": 8192, "global_batch": 64}
 SWITCHED = [
     name
@@ -51,7 +53,7 @@ def test_no_strategy_is_slower_or_larger_with_a_switch(name, model):
 
 
 def test_no_stated_switches_are_faster_than_those_of_the_search():
-    asked = QUESTION | {"framework": "torchtitan", "fastest": True, "pp": 1, "cp": 1}
+    asked = QUESTION | {"framework": "torchtitan", "fastest": True, "pp": 1, "cp": 1, "zero": 3}
     free = mw.plan("llama3-8b", **asked)
     assert free.workload.software.compiled
     assert free.workload.software.loss == "compiled"
@@ -75,7 +77,7 @@ def test_overlap_needs_the_compiler_of_torchtitan():
 
 
 def test_without_a_framework_nothing_is_on():
-    software = mw.plan("llama3-8b", **QUESTION).workload.software
+    software = mw.plan("llama3-8b", **QUESTION, pp=1, cp=1).workload.software
     on = [software.compiled, software.cuda_graphs, software.async_tensor_parallel]
     assert not any(on)
 
@@ -84,7 +86,7 @@ def test_the_screen_says_what_is_on(capsys, monkeypatch):
     from meshwright.cli.main import main
 
     monkeypatch.setenv("COLUMNS", "100")
-    words = ["llama3-70b", "--on", "64xH100", "--seq", "8k", "--global-batch", "512"]
+    words = ["llama3-70b", "--on", "64xH100", "--seq", "8k", "--global-batch", "512", "--tp", "8"]
     assert main(["plan", *words, "--framework", "megatron"]) == 0
     assert "with megatron==0.19.2, as asked, async TP on" in capsys.readouterr().out
 

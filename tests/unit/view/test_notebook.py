@@ -18,6 +18,8 @@ from meshwright.view import charts
 from meshwright.view.notebook import WIDTH, figure
 from meshwright.view.parts import Chart
 
+pytestmark = pytest.mark.usefixtures("kept_answers")
+
 ASKED = {"on": "8xH100", "seq": "1k", "global_batch": 16}
 REQUESTS = {"batch": 64, "prompt": "2k", "answer": 128,
             "max_ttft": "2 s"}  # fmt: skip

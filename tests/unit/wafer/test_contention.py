@@ -301,7 +301,6 @@ def test_routing_is_never_worse_and_never_below_its_bound(case):
         np.testing.assert_allclose(found.hottest, total)
 
 
-@settings(max_examples=40)
 @given(windows())
 def test_more_messages_never_make_an_axis_faster(case):
     network, loads = case

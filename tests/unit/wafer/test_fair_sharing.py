@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from grid_networks import demands_of, grid
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.network.routing import default_routes
@@ -53,7 +53,6 @@ def test_a_slowdown_gives_its_parts_back(parts, slowdown):
     assert found >= slowdown * (1 - 1e-9)
 
 
-@settings(max_examples=30)
 @given(st.floats(0.1, 2), st.floats(0, 2), st.floats(0, 60))
 def test_rounds_beside_background_take_as_long_as_their_simulation(link_s, compute_s, background_s):
     """Forty rounds of one stream on a link, and a gradient beside them; equal to one round."""

@@ -479,6 +479,25 @@ def attention_of(
     )  # fmt: skip
 
 
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def by_period(fields: Config, period: int) -> list[str]:
+    """Return kinds of layers: the last one of each period sees everything, the others a window."""
+    num_layers = fields.count("num_hidden_layers")
+    return [SLIDING if (place + 1) % period else FULL for place in range(num_layers)]
+
+
+def windowed(fields: Config, full: AttentionSpec, by_rule: list[str]) -> list[AttentionSpec]:
+    """Return the attention of each layer: as ``layer_types`` states it, or by a rule."""
+    kinds, window = fields.listed("layer_types") or by_rule, fields.window("sliding_window")
+    has_window = [kind in (SLIDING, "local") for kind in kinds]
+    message = "null, but layers with sliding attention need it"
+    fields.require(window is not None or not any(has_window), "sliding_window", message)
+    near = full.model_copy(update={"window": window})
+    return [near if is_near else full for is_near in has_window]
+
+
 def experts_of(fields: Config, **rest: object) -> ExpertSpec:
     """Return the experts of a layer; where no width of one is stated, that of a dense network."""
     width = fields.count_or_none("moe_intermediate_size") or fields.count("intermediate_size")

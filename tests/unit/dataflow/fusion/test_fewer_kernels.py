@@ -35,7 +35,6 @@ def optimum_s(problem):
         return np.inf
 
 
-@settings(max_examples=60)
 @given(seed=SEEDS, rules=RULES, num_phases=st.integers(1, 3), data=st.data())
 def test_no_partitions_are_faster_than_the_best_without_some_kernels(seed, rules, num_phases, data):
     problem = random_problem(seed, 6, rules, num_phases=num_phases)
@@ -67,7 +66,6 @@ def chain_by_chance(problem, chance):
     return part == np.arange(part.max() + 1)[:, None]
 
 
-@settings(max_examples=200)
 @given(seed=SEEDS, rules=RULES, num_kernels=st.integers(2, 12))
 def test_every_partition_takes_no_less_than_what_is_left_of_it(seed, rules, num_kernels):
     chance = np.random.default_rng(seed)

@@ -19,7 +19,7 @@ def test_a_plan_comes_back_at_its_price(tmp_path, name, question):
     if not starts_at_all(name, model, system, rest.get("precision", "bf16")):
         return
     try:
-        plan = mw.plan(model, simulated=0, **asked)
+        plan = mw.plan(model, simulated=0, top=1, **asked)
     except InfeasibleError:
         return
     files = [str(path) for path in export(plan, TARGETS[name], tmp_path)]

@@ -76,10 +76,10 @@ def test_a_pipeline_of_a_thousand_micro_batches_runs_a_few(monkeypatch):
     assert backward == [1024]
 
 
-def test_six_and_eight_layers_predict_twelve(monkeypatch):
-    plan = planned(12, dp=8, global_batch=8)
+def test_five_and_seven_layers_predict_nine(monkeypatch):
+    plan = planned(9, dp=8, global_batch=8)
     assert short_depth(plan) is None
-    monkeypatch.setattr(shortened, "short_depth", lambda plan: Short(6, 8, 12))
+    monkeypatch.setattr(shortened, "short_depth", lambda plan: Short(5, 7, 9))
     check(plan)
 
 

@@ -159,7 +159,6 @@ def test_one_slow_resource_carries_the_whole_loss():
         assert np.delete(lost, index) == pytest.approx(np.zeros(len(RESOURCES) - 1), abs=1e-12)
 
 
-@settings(max_examples=60)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6))
 def test_measurements_never_widen_what_is_known(seed, number):
     generator = np.random.default_rng(seed)

@@ -13,16 +13,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from meshwright.catalog.huggingface.families.mixed import FULL, SLIDING
 from meshwright.catalog.huggingface.family import (
     CORE_KEYS,
+    FULL,
     GROUPED_KEYS,
     MOST_LAYERS,
+    SLIDING,
     STATED_KV_KEYS,
     Config,
     ConfigKey,
     Reader,
     attention_of,
+    by_period,
     count,
     count_or_none,
     count_or_zero,
@@ -35,6 +37,7 @@ from meshwright.catalog.huggingface.family import (
     model_of,
     router_groups,
     window_or_none,
+    windowed,
 )
 from meshwright.spec.model import AttentionSpec, ExpertSpec, LayerSpec, ModelSpec, SideSpec
 
@@ -67,8 +70,8 @@ class Row:
     """Further rows of a learned position table; None: no table."""
     vectors: tuple[str, ...] = ()
     """Fields with the widths of further norms of a layer; ``head_size``: that of a head."""
-    period: int = 0
-    """Without ``layer_types`` the last layer of each period sees everything; 0: all do."""
+    period: int = 1
+    """Without ``layer_types`` the last layer of each period sees everything."""
     notes: tuple[str, ...] = ()
 
 
@@ -317,18 +320,10 @@ def _attentions(row: Row, fields: Config, num_layers: int) -> list[AttentionSpec
     )  # fmt: skip
     if "sliding_window" not in fields.keys:
         return [full] * num_layers
-    window = fields.window("sliding_window")
     if "layer_types" not in fields.keys:
+        window = fields.window("sliding_window")
         return [full.model_copy(update={"window": window})] * num_layers
-    kinds = fields.listed("layer_types") or [
-        SLIDING if row.period and (place + 1) % row.period else FULL for place in range(num_layers)
-    ]
-    near = full.model_copy(update={"window": window})
-    has_near = [kind in (SLIDING, "local") for kind in kinds]
-    message = "null, but layers with sliding attention need it"
-    fields.require(window is not None or not any(has_near), "sliding_window", message)
-    fields.finish()
-    return [near if is_near else full for is_near in has_near]
+    return windowed(fields, full, by_period(fields, row.period))
 
 
 def _sparse(fields: Config, num_layers: int) -> list[bool]:

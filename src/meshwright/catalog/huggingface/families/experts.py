@@ -8,13 +8,16 @@ Source: the configuration and model classes of Hugging Face transformers (``Mini
 
 from __future__ import annotations
 
-from meshwright.catalog.huggingface.families.mixed import PATTERN, exaone_windows, windowed
+from meshwright.catalog.huggingface.families.mixed import PATTERN, exaone_windows
 from meshwright.catalog.huggingface.family import (
+    FULL,
     GROUPED_KEYS,
+    SLIDING,
     STATED_KV_KEYS,
     Config,
     ConfigKey,
     attention_of,
+    by_period,
     count,
     count_or_none,
     count_or_zero,
@@ -27,10 +30,10 @@ from meshwright.catalog.huggingface.family import (
     model_of,
     router_groups,
     window_or_none,
+    windowed,
 )
 from meshwright.spec.model import AttentionSpec, ExpertSpec, LayerSpec, ModelSpec
 
-_FULL, _SLIDING = "full_attention", "sliding_attention"
 _NETWORKS = layer_types("dense", "sparse")
 _ROUTING = "norm_topk_prob routed_scaling_factor scoring_func"
 
@@ -108,7 +111,7 @@ def read_ernie_moe(fields: Config) -> ModelSpec:
         "mlp_layer_types": _NETWORKS,
         "n_group": count_or_none(),
         "topk_group": count_or_none(),
-        "layer_types": layer_types(_FULL, _SLIDING),
+        "layer_types": layer_types(FULL, SLIDING),
         "sliding_window": window_or_none(default=4096),
         "sliding_window_pattern": PATTERN,
     },
@@ -180,7 +183,7 @@ def read_hunyuan_moe(fields: Config) -> ModelSpec:
         "num_shared_experts": count_or_zero(2),
         "num_dense_layers": count_or_zero(1, rule=("at_most", "num_hidden_layers")),
         "global_attn_every_n_layers": count(4),
-        "layer_types": layer_types(_FULL, _SLIDING),
+        "layer_types": layer_types(FULL, SLIDING),
         "sliding_window": count(1024),
         "attention_bias": flag(False),
         "n_group": count_or_none(),
@@ -194,11 +197,11 @@ def read_afmoe(fields: Config) -> ModelSpec:
     bias, num_layers = fields.flag("attention_bias"), fields.count("num_hidden_layers")
     full = attention_of(fields, bias=bias, qk_norm="head", output_gate=True)
     period, first = fields.count("global_attn_every_n_layers"), fields.count("num_dense_layers")
-    by_rule = [_SLIDING if (n + 1) % period else _FULL for n in range(num_layers)]
     shared = fields.count("num_shared_experts") * fields.count("moe_intermediate_size")
     experts = experts_of(fields, router_bias=True, shared_ffn_size=shared)
     sparse = [n >= first for n in range(num_layers)]
-    return _model(fields, windowed(fields, full, by_rule), experts, sparse, num_norms=4)
+    attentions = windowed(fields, full, by_period(fields, period))
+    return _model(fields, attentions, experts, sparse, num_norms=4)
 
 
 def _model(

@@ -12,12 +12,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from meshwright.catalog.huggingface.families.mixed import FULL, SLIDING, VISION, windowed
+from meshwright.catalog.huggingface.families.mixed import VISION
 from meshwright.catalog.huggingface.family import (
+    FULL,
+    SLIDING,
     STATED_KV_KEYS,
     Config,
     ConfigKey,
     attention_of,
+    by_period,
     count,
     count_or_none,
     count_or_zero,
@@ -27,6 +30,7 @@ from meshwright.catalog.huggingface.family import (
     flag,
     layer_types,
     model_of,
+    windowed,
 )
 from meshwright.spec.model import AttentionSpec, LayerSpec, ModelSpec, SideSpec
 
@@ -90,10 +94,8 @@ def _gemma(
     fields: Config, *, period: int, qk_norm: Literal["none", "head"], num_norms: int = 4
 ) -> ModelSpec:
     """Return a model whose last layer of each period sees everything."""
-    num_layers, bias = fields.count("num_hidden_layers"), fields.flag("attention_bias")
-    full = attention_of(fields, bias=bias, qk_norm=qk_norm)
-    by_rule = [SLIDING if (place + 1) % period else FULL for place in range(num_layers)]
-    attentions = windowed(fields, full, by_rule)
+    full = attention_of(fields, bias=fields.flag("attention_bias"), qk_norm=qk_norm)
+    attentions = windowed(fields, full, by_period(fields, period))
     return model_of(fields, [dense_layer(fields, each, num_norms=num_norms) for each in attentions])
 
 
@@ -270,9 +272,7 @@ def _shared(
     """Return the attention of each layer; the last ones share the cache of an earlier layer."""
     num_layers, shared = fields.count("num_hidden_layers"), fields.count("num_kv_shared_layers")
     sliding = near.model_copy(update={"window": fields.count("sliding_window")})
-    kinds = fields.listed("layer_types") or [
-        SLIDING if (place + 1) % period else FULL for place in range(num_layers)
-    ]
+    kinds = fields.listed("layer_types") or by_period(fields, period)
     kinds = [*kinds[:-1], FULL] if last_is_full else kinds
     owners, users = kinds[: num_layers - shared], kinds[num_layers - shared :]
     message = f"leaves no layer with the cache of {sorted(set(users) - set(owners))}"

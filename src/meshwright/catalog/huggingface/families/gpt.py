@@ -11,13 +11,16 @@ from __future__ import annotations
 
 from meshwright.catalog.huggingface.family import (
     CORE_KEYS,
+    FULL,
     GROUPED_KEYS,
     MOST_LAYERS,
     REQUIRED,
+    SLIDING,
     STATED_KV_KEYS,
     Config,
     ConfigKey,
     attention_of,
+    by_period,
     count,
     count_or_none,
     dense_layer,
@@ -29,6 +32,7 @@ from meshwright.catalog.huggingface.family import (
     model_of,
     text,
     window_or_none,
+    windowed,
 )
 from meshwright.spec.model import AttentionSpec, LayerSpec, ModelSpec
 
@@ -48,14 +52,26 @@ _SUMMARY = """
 
 
 @family(
+    "gpt_bigcode",
+    "GPTBigCodeForCausalLM",
+    keys=_GPT_KEYS | {"multi_query": flag(True)},
+    harmless=f"{_SUMMARY} attention_softmax_in_fp32 scale_attention_softmax_in_fp32 "
+    "num_key_value_heads inference_runner validate_runner_input max_batch_size max_sequence_length "
+    "pre_allocate_kv_cache pad_key_length attn_implementation",
+)
+@family(
     "gpt2",
     "GPT2LMHeadModel",
     keys=_GPT_KEYS,
     harmless=f"{_SUMMARY} scale_attn_by_inverse_layer_idx reorder_and_upcast_attn",
 )
 def read_gpt2(fields: Config) -> ModelSpec:
-    """Return GPT-2: multi-head attention, learned positions, biases everywhere, tied head."""
-    attention = attention_of(fields, bias=True)
+    """Return GPT-2: multi-head attention, learned positions, biases everywhere, tied head.
+
+    SantaCoder and StarCoder have one key and value head.
+    """
+    has_one = "multi_query" in fields.keys and fields.flag("multi_query")
+    attention = attention_of(fields, kv_heads=1 if has_one else None, bias=True)
     return model_of(
         fields,
         dense_layer(fields, attention, gated=False, bias=True),
@@ -136,26 +152,6 @@ def _one_norm(fields: Config, attention: AttentionSpec) -> LayerSpec:
     """Return a layer whose branches share a norm; the network has biases."""
     return dense_layer(
         fields, attention, gated=False, bias=True, num_norms=1, parallel_residual=True
-    )
-
-
-@family(
-    "gpt_bigcode",
-    "GPTBigCodeForCausalLM",
-    keys=_GPT_KEYS | {"multi_query": flag(True)},
-    harmless=f"{_SUMMARY} attention_softmax_in_fp32 scale_attention_softmax_in_fp32 "
-    "num_key_value_heads inference_runner validate_runner_input max_batch_size max_sequence_length "
-    "pre_allocate_kv_cache pad_key_length attn_implementation",
-)
-def read_gpt_bigcode(fields: Config) -> ModelSpec:
-    """Return SantaCoder or StarCoder: GPT-2 with one key and value head."""
-    kv_heads = 1 if fields.flag("multi_query") else None
-    attention = attention_of(fields, kv_heads=kv_heads, bias=True)
-    return model_of(
-        fields,
-        dense_layer(fields, attention, gated=False, bias=True),
-        norm="layer",
-        learned_positions=fields.count("max_position_embeddings"),
     )
 
 
@@ -249,7 +245,6 @@ def read_apertus(fields: Config) -> ModelSpec:
 
 
 _COHERE_KEYS = GROUPED_KEYS | {"attention_bias": flag(False), "tie_word_embeddings": flag(True)}
-_SLIDING, _FULL = "sliding_attention", "full_attention"
 
 
 @family(
@@ -263,7 +258,7 @@ _SLIDING, _FULL = "sliding_attention", "full_attention"
     "Cohere2ForCausalLM",
     keys=_COHERE_KEYS
     | {
-        "layer_types": layer_types(_FULL, _SLIDING),
+        "layer_types": layer_types(FULL, SLIDING),
         "sliding_window": count(4096),
         "sliding_window_pattern": count(
             4, names=("sliding_window_pattern", "_sliding_window_pattern")
@@ -279,20 +274,14 @@ def read_cohere(fields: Config) -> ModelSpec:
     """
     norm = "full" if "use_qk_norm" in fields.keys and fields.flag("use_qk_norm") else "none"
     full = attention_of(fields, bias=fields.flag("attention_bias"), qk_norm=norm)
-    kinds = [_FULL] * fields.count("num_hidden_layers")
-    sliding = full
+    attentions = [full] * fields.count("num_hidden_layers")
     if "sliding_window" in fields.keys:
-        period = fields.count("sliding_window_pattern")
-        by_rule = [_SLIDING if (n + 1) % period else _FULL for n in range(len(kinds))]
-        kinds = fields.listed("layer_types") or by_rule
-        sliding = full.model_copy(update={"window": fields.count("sliding_window")})
-        full = full.model_copy(update={"rotary": False})
-    layers = [
-        dense_layer(
-            fields, sliding if kind == _SLIDING else full, num_norms=1, parallel_residual=True
-        )
-        for kind in kinds
-    ]
+        by_rule = by_period(fields, fields.count("sliding_window_pattern"))
+        attentions = [
+            one if one.window else one.model_copy(update={"rotary": False})
+            for one in windowed(fields, full, by_rule)
+        ]
+    layers = [dense_layer(fields, one, num_norms=1, parallel_residual=True) for one in attentions]
     return model_of(fields, layers, norm="layer_no_bias")
 
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.catalog.huggingface.family import (
+    FULL,
     GROUPED_KEYS,
+    SLIDING,
     STATED_KV_KEYS,
     Config,
     attention_of,
@@ -28,6 +30,7 @@ from meshwright.catalog.huggingface.family import (
     layer_types,
     model_of,
     window_or_none,
+    windowed,
 )
 from meshwright.spec.model import LayerSpec, ModelSpec
 
@@ -98,7 +101,7 @@ def read_biased_llama(fields: Config) -> ModelSpec:
         "sliding_window": window_or_none(),
         "no_rope_layers": counts_or_none(rule=("one_for_each", "num_hidden_layers")),
         "no_rope_layer_interval": count(4),
-        "layer_types": layer_types("full_attention", "sliding_attention"),
+        "layer_types": layer_types(FULL, SLIDING),
     },
     harmless="max_window_layers",
 )
@@ -106,17 +109,11 @@ def read_smollm3(fields: Config) -> ModelSpec:
     """Return SmolLM 3: no positions in each fourth layer (``no_rope_layers`` lists it as 0)."""
     num_layers, period = fields.count("num_hidden_layers"), fields.count("no_rope_layer_interval")
     turned = fields.listed("no_rope_layers") or [(n + 1) % period for n in range(num_layers)]
-    kinds = fields.listed("layer_types") or ["full_attention"] * num_layers
-    window = fields.window("sliding_window")
-    message = "null, but layers with sliding attention need it"
-    has_window = window is not None or "sliding_attention" not in kinds
-    fields.require(has_window, "sliding_window", message)
     full, bias = attention_of(fields, bias=fields.flag("attention_bias")), fields.flag("mlp_bias")
-    layers = []
-    for kind, is_turned in zip(kinds, turned, strict=True):
-        seen = window if kind == "sliding_attention" else None
-        attention = full.model_copy(update={"window": seen, "rotary": bool(is_turned)})
-        layers.append(dense_layer(fields, attention, bias=bias))
+    layers = [
+        dense_layer(fields, one.model_copy(update={"rotary": bool(is_turned)}), bias=bias)
+        for one, is_turned in zip(windowed(fields, full, [FULL] * num_layers), turned, strict=True)
+    ]
     return model_of(fields, layers)
 
 
@@ -175,7 +172,7 @@ def read_grok1(fields: Config) -> ModelSpec:
 
 
 _QWEN_KEYS = STATED_KV_KEYS | {
-    "layer_types": layer_types("full_attention", "sliding_attention"),
+    "layer_types": layer_types(FULL, SLIDING),
     "use_sliding_window": flag(False),
     "sliding_window": window_or_none(default=4096),
     "max_window_layers": count_or_zero(28),
@@ -244,20 +241,12 @@ def qwen_layers(fields: Config, **rest: Any) -> list[LayerSpec]:
 
     A window holds from layer ``max_window_layers`` on, and only where it is used.
     """
-    num_layers, window = fields.count("num_hidden_layers"), fields.window("sliding_window")
+    num_layers = fields.count("num_hidden_layers")
     first = fields.count("max_window_layers") if fields.flag("use_sliding_window") else num_layers
-    kinds = fields.listed("layer_types") or [
-        "sliding_attention" if place >= first else "full_attention" for place in range(num_layers)
-    ]
-    has_window = window is not None or "sliding_attention" not in kinds
-    message = "null, but layers with sliding attention need it"
-    fields.require(has_window, "sliding_window", message)
-    full = attention_of(fields, **rest)
-    sliding = full.model_copy(update={"window": window})
-    attentions = [sliding if kind == "sliding_attention" else full for kind in kinds]
-    if "num_experts" not in fields.keys:
-        return [dense_layer(fields, attention) for attention in attentions]
-    return with_qwen_experts(fields, [dense_layer(fields, attention) for attention in attentions])
+    by_rule = [SLIDING if place >= first else FULL for place in range(num_layers)]
+    attentions = windowed(fields, attention_of(fields, **rest), by_rule)
+    layers = [dense_layer(fields, attention) for attention in attentions]
+    return with_qwen_experts(fields, layers) if "num_experts" in fields.keys else layers
 
 
 def with_qwen_experts(fields: Config, layers: list[LayerSpec]) -> list[LayerSpec]:

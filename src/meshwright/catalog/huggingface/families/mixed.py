@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from meshwright.catalog.huggingface.families.latent import with_prediction
 from meshwright.catalog.huggingface.family import (
+    FULL,
     GROUPED_KEYS,
+    SLIDING,
     STATED_KV_KEYS,
     Config,
     ConfigKey,
     attention_of,
+    by_period,
     count,
     count_or_none,
     count_or_zero,
@@ -29,18 +32,12 @@ from meshwright.catalog.huggingface.family import (
     model_of,
     router_groups,
     window_or_none,
+    windowed,
 )
 from meshwright.spec.model import AttentionSpec, LayerSpec, ModelSpec
 
-FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+CHUNKED = "chunked_attention"
 VISION = "vision_config boi_token_index eoi_token_index image_token_index tie_word_embeddings"
-
-
-def windowed(fields: Config, full: AttentionSpec, by_rule: list[str]) -> list[AttentionSpec]:
-    """Return the attention of each layer: as ``layer_types`` states it, or by a rule."""
-    sliding = full.model_copy(update={"window": fields.count("sliding_window")})
-    kinds = fields.listed("layer_types") or by_rule
-    return [sliding if kind == SLIDING else full for kind in kinds]
 
 
 _WINDOWED_KEYS = STATED_KV_KEYS | {
@@ -116,14 +113,9 @@ def read_olmo2(fields: Config) -> ModelSpec:
     full = attention_of(fields, bias=fields.flag("attention_bias"), qk_norm="full")
     attentions = [full] * fields.count("num_hidden_layers")
     if "sliding_window" in fields.keys:
-        attentions = windowed(fields, full, _every_fourth_full(fields))
+        attentions = windowed(fields, full, by_period(fields, 4))
     layers = [dense_layer(fields, attention, norms_before=False) for attention in attentions]
     return model_of(fields, layers)
-
-
-def _every_fourth_full(fields: Config) -> list[str]:
-    """Return kinds of attention of which the last of each four is full."""
-    return [SLIDING if (n + 1) % 4 else FULL for n in range(fields.count("num_hidden_layers"))]
 
 
 @family(
