@@ -1,4 +1,4 @@
-"""From a question about a loop of reinforcement learning to its work, and how roles share devices."""
+"""From a question about a loop to its work, and the way in which roles share the devices."""
 
 from __future__ import annotations
 

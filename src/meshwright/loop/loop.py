@@ -17,6 +17,7 @@ from meshwright.loop.answer import LoopPlan, LoopStep, PhaseMemory
 from meshwright.loop.question import Sharing, Work, check_work
 from meshwright.loop.search import Answered, Asked, found_step, relaxed
 from meshwright.loop.step import KNOBS, Step, reshard_bytes, weight_bytes
+from meshwright.loop.verl import verl_options
 from meshwright.serve.passes import ServingProblem
 from meshwright.serve.price import MILLION
 from meshwright.serve.serve import serving_candidate, serving_problem
@@ -88,10 +89,9 @@ def _to_let_go(asked: Asked) -> str:
             found = found_step(other).step
         except MeshwrightError:
             continue
-        return (
-            f". With another {option} it fits: {found.trainer.candidate.text}, engine "
-            f"tp{found.engine.serving.strategy.tp:.0f} at a share of {found.share:.2f}, park {found.park}"
-        )
+        engine = f"engine tp{found.engine.serving.strategy.tp:.0f} at a share of {found.share:.2f}"
+        plan = found.trainer.candidate.text
+        return f". With another {option} it fits: {plan}, {engine}, park {found.park}"
     return ""
 
 
@@ -115,7 +115,7 @@ def _answer(asked: Asked, found: Answered, calibration: str, command: str) -> Lo
         cut_share=work.lengths.cut_share,
         lower_bound_s=found.lower_bound_s,
         num_combinations=found.num_combinations,
-        verl=verl_options(asked, found.step),
+        verl=verl_options(found.step, keeps_engine=asked.sharing.keeps_engine),
         warnings=tuple(_warnings(asked, found.step)),
         version=version(),
         command=command,
@@ -134,7 +134,7 @@ def loop_step(asked: Asked, step: Step) -> LoopStep:
         for size in (step.rolled.in_flight, step.rolled.mean_in_flight)
     )  # fmt: skip
     rollout_s = step.rolled.total_s / max(step.staleness, 1)
-    parts_s = {name: seconds for name, seconds in step.parts_s.items()}
+    parts_s = step.parts_s
     total_s = time_told("a step", step.total_s, parts_s)
     answers = work.num_samples * work.lengths.mean
     train_s = sum(trainer.parts_s.values())
@@ -181,41 +181,6 @@ def _ends(
         return fast, slow
     fast, slow = (sum(pair) + others_s for pair in zip(rollout_s, train_s, strict=True))
     return fast, slow
-
-
-def verl_options(asked: Asked, step: Step) -> dict[str, str]:
-    """Return the options of verl that start a step, under their names on its command line.
-
-    Source: verl 0.7, ``trainer/config`` (2026-01).
-    """
-    work, found, engine = asked.work, step.trainer.candidate, step.engine.serving
-    actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
-    estimator = {"ppo": "gae", "dapo": "grpo"}.get(work.algorithm, work.algorithm)
-    each = found.strategy.micro_batch_size * found.strategy.cp
-    length = work.rows.length
-    options: dict[str, object] = {
-        "algorithm.adv_estimator": estimator,
-        "data.train_batch_size": work.prompts,
-        "data.max_prompt_length": work.prompt,
-        "data.max_response_length": int(work.lengths.longest),
-        f"{actor}.ppo_mini_batch_size": work.mini_batch,
-        f"{actor}.ppo_epochs": work.epochs,
-        f"{actor}.use_dynamic_bsz": True,
-        f"{actor}.ppo_max_token_len_per_gpu": int(each * length / found.strategy.cp),
-        f"{actor}.use_kl_loss": work.models.has_reference,
-        f"{actor}.fsdp_config.param_offload": step.park == "all",
-        f"{actor}.fsdp_config.optimizer_offload": step.park != "none",
-        "actor_rollout_ref.ref.fsdp_config.param_offload": step.park == "all",
-        f"{rollout}.name": engine.server.name,
-        f"{rollout}.n": work.samples,
-        f"{rollout}.tensor_model_parallel_size": int(engine.strategy.tp),
-        f"{rollout}.gpu_memory_utilization": round(step.share, 2),
-        f"{rollout}.max_num_seqs": max(round(step.rolled.in_flight), 1),
-        f"{rollout}.free_cache_engine": not asked.sharing.keeps_engine,
-        "trainer.n_gpus_per_node": min(asked.system.domain_size, asked.system.num_alive),
-        "trainer.nnodes": max(asked.system.num_alive // asked.system.domain_size, 1),
-    }  # fmt: skip
-    return {name: str(value) for name, value in options.items()}
 
 
 def _warnings(asked: Asked, step: Step) -> Iterator[str]:

@@ -9,7 +9,7 @@ from math import ceil
 
 import numpy as np
 
-from meshwright.base.arrays import larger, number_at, take_rows
+from meshwright.base.arrays import BoolArray, larger, number_at, take_rows
 from meshwright.base.errors import InfeasibleError
 from meshwright.loop.lengths import Growth, growth
 from meshwright.loop.question import Work
@@ -150,10 +150,11 @@ class Engine:
         )  # fmt: skip
 
 
-def _is_tail(grown: Growth) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+def _is_tail(grown: Growth) -> BoolArray:
     """Return the intervals of the tail: behind the last one with half of the most in flight."""
     busy = np.flatnonzero(grown.in_flight >= grown.in_flight.max() / 2.0)
-    return np.arange(len(grown.in_flight)) > busy[-1]
+    later: BoolArray = np.arange(len(grown.in_flight)) > busy[-1]
+    return later
 
 
 def engines(work: Work, problem: ServingProblem, tp: int | None) -> Iterator[Engine]:

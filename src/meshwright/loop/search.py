@@ -8,7 +8,6 @@ from typing import Any
 
 from meshwright.base.errors import InfeasibleError, MeshwrightError
 from meshwright.base.units import format_bytes
-from meshwright.cost.memory import beside_tensors
 from meshwright.cost.problem import Problem
 from meshwright.loop.question import PARKS, Park, Sharing, Work
 from meshwright.loop.rollout import Engine, engines
@@ -103,7 +102,7 @@ def trainers(asked: Asked, reserved_bytes: float) -> Trainers:
         None fits.
     """
     problem, work = asked.training, asked.work
-    kept = 1.0 - problem.calibration.memory_margin_fraction
+    kept = 1.0 - problem.nominal_calibration.memory_margin_fraction
     smaller = _with_capacity(problem, asked.capacity_bytes - reserved_bytes / kept)
     choices = Choices({name: tuple(values) for name, values in asked.allowed.items()})
     leaders, _ = lead(SearchSpace(smaller, choices), CLOSED_FORM, top=TOP)
@@ -149,10 +148,11 @@ def ranked_engines(asked: Asked, batches: int) -> list[tuple[float, Engine]]:
         None fits.
     """
     share = asked.sharing.memory_share or asked.serving.server.memory_fraction
-    found = []
-    for engine in engines(asked.work, asked.serving, asked.sharing.engine_tp):
-        if engine.places(share) >= 1.0:
-            found.append((engine.rollout(share, batches).total_s / batches, engine))
+    found = [
+        (engine.rollout(share, batches).total_s / batches, engine)
+        for engine in engines(asked.work, asked.serving, asked.sharing.engine_tp)
+        if engine.places(share) >= 1.0
+    ]
     if not found:
         message = f"no engine has room for a sample at a share of {share:.2f} of each device"
         raise InfeasibleError(message)
@@ -386,16 +386,18 @@ def found_step(asked: Asked) -> Answered:
 
 
 def relaxed(asked: Asked) -> Iterator[tuple[str, Asked]]:
-    """Yield the question with each choice that a user fixed left open, the cheapest first."""
+    """Yield the question with one of the choices that a user fixed left open, cheapest first."""
     sharing = asked.sharing
-    for option, name in (
-        ("--memory-share", "memory_share"), ("--engine-tp", "engine_tp"),
-        ("--park", "park"), ("--train-devices", "train_devices"),
-    ):  # fmt: skip
-        if getattr(sharing, name) is not None:
-            yield option, replace(asked, sharing=replace(sharing, **{name: None}))
-    if sharing.keeps_engine:
-        yield "--keeps-engine", replace(asked, sharing=replace(sharing, keeps_engine=False))
+    others = {
+        "--memory-share": replace(sharing, memory_share=None),
+        "--engine-tp": replace(sharing, engine_tp=None),
+        "--park": replace(sharing, park=None),
+        "--with train_devices": replace(sharing, train_devices=None),
+        "--with keeps_engine": replace(sharing, keeps_engine=False),
+    }
+    for option, other in others.items():
+        if other != sharing:
+            yield option, replace(asked, sharing=other)
     for fixed in asked.allowed:
-        others = {name: values for name, values in asked.allowed.items() if name != fixed}
-        yield fixed.replace("_", " "), replace(asked, allowed=others)
+        left = {name: values for name, values in asked.allowed.items() if name != fixed}
+        yield fixed.replace("_", " "), replace(asked, allowed=left)

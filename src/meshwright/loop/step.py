@@ -8,7 +8,6 @@ from functools import cached_property, partial
 
 from meshwright.base.arrays import number_at
 from meshwright.cost.communication import Collectives
-from meshwright.topology.wafer import host_link
 from meshwright.cost.forward import forward_s
 from meshwright.cost.problem import Problem
 from meshwright.graph.parameters import count_parameters
@@ -16,6 +15,7 @@ from meshwright.loop.question import Park, Work
 from meshwright.loop.rollout import Engine, Rolled
 from meshwright.sharding.strategy import PlanOptions, make_strategy, stack
 from meshwright.spec.collective import CollectiveKind
+from meshwright.topology.wafer import host_link
 from meshwright.train.answer import Candidate
 
 FROZEN_BYTES = 2.0
@@ -81,7 +81,7 @@ class Trainer:
     def parts_s(self) -> dict[str, float]:
         """Time of each part of training in a step [s]."""
         update_s = self.work.num_updates * self.candidate.estimate.step_time_s
-        parts = {name: self.pass_s for name in self.work.passes}
+        parts = dict.fromkeys(self.work.passes, self.pass_s)
         return parts | {
             "update_s": update_s,
             "critic_update_s": update_s * self.work.models.has_critic,
@@ -120,10 +120,17 @@ class Trainer:
             "other_models_bytes": others,
         }  # fmt: skip
 
-    def parked_bytes(self, park: Park) -> float:
-        """Return the most state of training on the host, for one device [bytes]."""
-        before = self.residents("rollout", "none")
-        return sum(before.values()) - sum(self.residents("rollout", park).values())
+    def hosted_bytes(self, park: Park) -> float:
+        """Return the most state of training on the host, for one device [bytes].
+
+        Weights that training offloads take the models that only score with them.
+        """
+        before, found = self.residents("rollout", "none"), self.candidate
+        parked = sum(before.values()) - sum(self.residents("rollout", park).values())
+        if found.plan_options.offload.has_weights:
+            shards = found.strategy.num_devices
+            parked += self.num_frozen * weight_bytes(self.problem) / shards
+        return parked + found.estimate.host_bytes_per_device
 
     def moved_bytes(self, park: Park) -> float:
         """Return the bytes that pass between a device and its host in a step [bytes].
@@ -142,12 +149,11 @@ class Trainer:
 
     def parking_s(self, park: Park) -> float | None:
         """Return the seconds of that way [s]; None: the host has no room."""
-        if park == "none":
-            return 0.0
-        host = host_link(self.problem.system)
-        if host is None or self.parked_bytes(park) > host.capacity_bytes:
+        hosted, host = self.hosted_bytes(park), host_link(self.problem.system)
+        if hosted and (host is None or hosted > host.capacity_bytes):
             return None
-        return self.moved_bytes(park) / host.bandwidth_bytes_per_s
+        moved = self.moved_bytes(park)
+        return moved / host.bandwidth_bytes_per_s if host is not None else 0.0
 
 
 _OF_TRAINED = ("old_log_probs_s", "values_s")

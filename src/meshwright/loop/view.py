@@ -25,14 +25,14 @@ def loop_page(plan: LoopPlan) -> Page:
         Section("time", "Where does the step go?", [_time(plan)]),
         Section("memory", "What is on a device in each phase?", list(_memory(plan))),
         Section("others", "Why not another engine or split?", [_others(plan)]),
-        Section("start", "How does verl start it?", [_verl(plan)]),
+        Section("start", "How does verl start it?", [_verl(plan)] if plan.verl else []),
         Section("sure", "How sure is it?", [Text(_proof(plan)), provenance(plan.system)]),
     )
     return Page(
         title=f"{plan.work.algorithm} of {plan.model.name} on {plan.system.name}",
         subtitle=question_of_loop(plan),
         tiles=list(_tiles(plan)),
-        sections=sections,
+        sections=[section for section in sections if section.parts],
         warnings=plan.warnings,
         command=plan.command,
         version=plan.version,
@@ -56,7 +56,7 @@ def question_of_loop(plan: LoopPlan) -> str:
 
 
 def _tiles(plan: LoopPlan) -> Iterator[Tile]:
-    best, work = plan.best, plan.work
+    best = plan.best
     ends = best.interval_s
     between = f" (80 %: {format_seconds(ends[0])} to {format_seconds(ends[1])})" if ends else ""
     yield Tile(
@@ -68,8 +68,8 @@ def _tiles(plan: LoopPlan) -> Iterator[Tile]:
     devices = f" on {best.train_devices:,}" if plan.sharing.apart else ""
     yield Tile(
         "How is it trained?", f"{train.text}{devices}",
-        f"{format_seconds(train.estimate.step_time_s)} an update of {plan.workload.tokens_per_step:,} "
-        f"tokens, MFU {train.estimate.mfu_causal:.1%}"
+        f"{format_seconds(train.estimate.step_time_s)} an update of "
+        f"{plan.workload.tokens_per_step:,} tokens, MFU {train.estimate.mfu_causal:.1%}"
         + ("" if best.park == "none" else f"; parked between phases: {best.park}"),
         "start", label="train",
     )  # fmt: skip
@@ -77,7 +77,8 @@ def _tiles(plan: LoopPlan) -> Iterator[Tile]:
     yield Tile(
         "How does it roll out?", f"{rolls.text}{devices}",
         f"{plan.engine} at a memory share of {best.memory_share:.2f}; longest answer "
-        f"{plan.longest_answer:,.0f} tokens, {plan.cut_share:.1%} cut off", "start", label="rollout",
+        f"{plan.longest_answer:,.0f} tokens, {plan.cut_share:.1%} cut off",
+        "start", label="rollout",
     )  # fmt: skip
     yield Tile("Where does the step go?", "", "", "time", label="time", part=_time(plan))
     full = best.fullest
@@ -98,18 +99,28 @@ def _tiles(plan: LoopPlan) -> Iterator[Tile]:
     if rows:
         yield Tile("Why not another engine?", rows[0][0], rows[0][1], "others", label="instead",
                    part=Table(("", ""), rows[:2]), spare=2)  # fmt: skip
-    yield Tile("How does verl start it?", _first_options(plan), f"all with --detail; {work.algorithm}",
-               "start", label="verl", spare=3)  # fmt: skip
+    note = "all with --detail" if plan.verl else ""
+    yield Tile("How does verl start it?", _first_options(plan), note, "start",
+               label="verl", spare=3)  # fmt: skip
 
 
 def _proof(plan: LoopPlan) -> str:
     bound = f"no combination takes less than {format_seconds(plan.lower_bound_s)}"
     tried = "splits of the devices" if plan.sharing.apart else "combinations of plan and engine"
-    return f"fastest of {plan.num_combinations:,} {tried}; {bound} ({plan.gap:.0%} below)"
+    return f"fastest of {plan.num_combinations:,} {tried}, at most {plan.gap:.0%} slower; {bound}"
 
 
 def _first_options(plan: LoopPlan) -> str:
-    shown = ("tensor_model_parallel_size", "gpu_memory_utilization", "ppo_max_token_len_per_gpu")
+    if not plan.verl:
+        if plan.sharing.apart:
+            return "its recipes for roles apart have options of their own"
+        return "does not train so: --framework fsdp, --recompute full or none, --offload none"
+    shown = (
+        "strategy",
+        "tensor_model_parallel_size",
+        "gpu_memory_utilization",
+        "ppo_max_token_len_per_gpu",
+    )
     return ", ".join(
         f"{name.rpartition('.')[2]}={value}" for name, value in plan.verl.items()
         if name.rpartition(".")[2] in shown
@@ -137,7 +148,7 @@ def _memory(plan: LoopPlan) -> Iterator[Part]:
     for phase in plan.best.memory:
         parts = {words(name): size for name, size in phase.memory_parts_bytes.items() if size}
         yield Whole(
-            f"{words(phase.phase)} ({phase.knob})", parts, "B",
+            f"{words(phase.phase)} ({phase.knob})", parts, "bytes",
             capacity=plan.memory_capacity_bytes,
         )  # fmt: skip
 
