@@ -16,12 +16,13 @@ from meshwright.loop.lengths import AnswerLengths
 from meshwright.loop.loop import facts_of, rollout_problem
 from meshwright.loop.question import Work
 from meshwright.loop.rollout import engines
-from meshwright.loop.step import reshard_bytes, reshard_s, stale_step_s
+from meshwright.loop.step import Trainer, reshard_bytes, reshard_s, stale_step_s
 from meshwright.serve.requests import EqualRequests
 from meshwright.serve.traffic.iteration import Worker
 from meshwright.serve.traffic.queueing import replay
 from meshwright.sharding.strategy import PlanOptions, ScheduleKind, make_strategy
 from meshwright.spec.arrivals import ALONE, Arrivals
+from meshwright.train.price import candidate
 from meshwright.train.question import make_problem, training
 
 MODEL, ON = "llama3.2-1b", "2xH100"
@@ -89,19 +90,24 @@ def test_forward_passes_fill_a_pipeline():
 
 
 def test_state_in_host_memory_passes_over_its_link():
-    step = mw.loop(MODEL, **ASKED, **FIXED, answer=0, algorithm="ppo", park="all").best
-    parts = step.training.estimate.memory_parts_bytes
-    weights, states = parts["weights_bytes"], parts["states_bytes"]
-    each = load_system(ON).host.bandwidth_bytes_per_s
-    # Both trained models: states twice, weights for resharding, a pass and the updates of each
-    # (5 uses), the reference once; there and back.
-    per_param = load_param_bytes(step)
-    moved = 4.0 * states + 2.0 * (5.0 * weights + weights * 2.0 / per_param)
-    assert step.time_parts_s["park_s"] == pytest.approx(moved / each)
-
-
-def load_param_bytes(step):
-    return problem().workload.optimizer.weight_bytes_per_param
+    # 2 GB of weights, 6 GB of state and a reference of 2 bytes a parameter, beside a critic.
+    asked = problem(on=ON)
+    found = candidate(asked, make_strategy(dp_shard=2, micro_batch_size=4), PlanOptions())
+    trainer = Trainer(work(), asked, found)
+    weights, states = trainer.held_bytes("weights"), trainer.held_bytes("states")
+    each = asked.workload.optimizer.weight_bytes_per_param
+    # Both trained models: state twice; weights for resharding, a pass and the updates of each, 5
+    # uses; the reference once. All of it there and back.
+    moved = 2.0 * (2.0 * states + 5.0 * weights + weights * 2.0 / each)
+    assert trainer.moved_bytes("all") == pytest.approx(moved)
+    assert trainer.moved_bytes("optimizer") == pytest.approx(4.0 * states)
+    link = asked.system.host.bandwidth_bytes_per_s
+    assert trainer.parking_s("all") == pytest.approx(moved / link)
+    assert trainer.parking_s("none") == 0.0
+    held = {park: trainer.residents("rollout", park) for park in ("none", "optimizer", "all")}
+    assert held["none"]["states_bytes"] == pytest.approx(2.0 * states)
+    assert held["optimizer"]["other_models_bytes"] == pytest.approx(weights * (1.0 + 2.0 / each))
+    assert sum(held["all"].values()) == 0.0
 
 
 # ------------------------------------------------------------------------------------ parities
@@ -189,6 +195,7 @@ def test_options_of_verl_state_the_step(plan):
     assert share == pytest.approx(plan.best.memory_share, abs=0.005)
 
 
+@pytest.mark.slow
 def test_a_share_that_is_too_large_names_the_phase_and_what_would_fit():
     with pytest.raises(InfeasibleError, match=r"fullest phase, rollout; gpu_memory_utilization"
                        r".* With another --memory-share it fits"):  # fmt: skip
