@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from meshwright.api import fit as fit
     from meshwright.api import fuse as fuse
     from meshwright.api import load as load
+    from meshwright.api import loop as loop
     from meshwright.api import measure as measure
     from meshwright.api import partition as partition
     from meshwright.api import place as place
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MeshwrightError", "__version__", "calibrate", "check", "compare", "estimate", "explain",
-    "export", "fit", "fuse", "load", "map", "measure", "partition", "place", "plan", "read",
+    "export", "fit", "fuse", "load", "loop", "map", "measure", "partition", "place", "plan", "read",
     "route", "run", "serve", "simulate", "sweep", "timeline", "validate",
 ]  # fmt: skip
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from meshwright.frameworks.profiled import ProfiledStep
     from meshwright.frameworks.reading.job import ReadJob
     from meshwright.graph.kernels.graph import DataflowGraph
+    from meshwright.loop.answer import LoopPlan
     from meshwright.measure.run import MeasuredMachine
     from meshwright.network.flows import RoutedFlows
     from meshwright.network.simulation.tasks import Timeline
@@ -669,6 +670,30 @@ def _serving(reading: Reading, asked: ask.Serve, call: Call) -> ServingPlan | Di
     if asked.out is not None:
         SERVING_FILE.save(found, asked.out, force=asked.force)
     return found
+
+
+@verb(ask.Loop)
+@reported
+def loop(asked: ask.Loop, call: Call) -> LoopPlan:
+    """Return the fastest step of a loop: its parts, and the memory of each phase."""
+    from meshwright.ask.declared import declared
+    from meshwright.ask.loop import engine_of, sharing_of, work_of
+    from meshwright.loop.loop import loop as fastest
+
+    reading = asked.reading()
+    work, sharing = work_of(reading, asked), sharing_of(reading, asked)
+    if work is None:
+        reading.done()
+    assert work is not None
+    rows = work.rows
+    update = asked.to(ask.Plan).but(
+        seq=rows.length, global_batch=rows.number, document_length=rows.document_length
+    )
+    known = declared(update, reading=reading)
+    return fastest(
+        known.model, known.system, known.workload, work, sharing, allowed=known.allowed,
+        engine=engine_of(asked, known.system), calibration=asked.calibration, command=call.command,
+    )  # fmt: skip
 
 
 @verb(ask.Map)

@@ -11,6 +11,9 @@ from meshwright.base.errors import Fault
 from meshwright.catalog.calibration import RowsErrorRecord
 from meshwright.cli.main import main
 from meshwright.cost.parts import MemoryPart, TimePart
+from meshwright.loop import answer as loop_plans
+from meshwright.loop.lengths import AnswerLengths
+from meshwright.loop.question import Sharing, Work
 from meshwright.search.exhaustive import Coverage
 from meshwright.serve import answer as serving_plans
 from meshwright.serve.price import SERVING_MEMORY_PARTS, SERVING_TIME_PARTS
@@ -100,6 +103,12 @@ DECLARED = {
     "Fleet": (traffic_plans.Fleet, "plan"),
     "Times": traffic_plans.Times,
     "Traffic": Traffic,
+    "Loop plan": loop_plans.LoopPlan,
+    "Loop step": (loop_plans.LoopStep, "plan"),
+    "Phase memory": loop_plans.PhaseMemory,
+    "Loop work": Work,
+    "Answer lengths": AnswerLengths,
+    "Sharing": Sharing,
     "Model": model.ModelSpec,
     "Layer": model.LayerSpec,
     "Side": model.SideSpec,

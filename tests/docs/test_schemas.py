@@ -81,6 +81,7 @@ PRINTED = [
     ("disaggregated-plan", f"serve {SERVE} --batch 8 --prompt 4k --answer 64 "
                            "--disaggregated --max-ttft 1s"),
     ("traffic-plan", f"serve {SERVE} --rate 5 --prompt 1k --answer 64 --with turns=3"),
+    ("loop-plan", "loop gpt2-medium --on 8xH100 --prompts 64 --prompt 512 --answer 64 --mbs 4"),
     ("graph-plans", "map gpt3-175b-layer --on 8xH100"),
     ("linpack", "map hpl-40000x512 --on 8xH100 --process-grid any"),
     ("fit", f"fit {TRAIN} --tp 2"),

@@ -310,6 +310,8 @@ ManyDevices = Annotated[int, Kind("int", partial(whole_number, most=10_000))]
 Port = Annotated[int, Kind("int", partial(whole_number, least=0, most=2**16 - 1))]
 Tokens = Annotated[int, Kind("int", partial(whole_number, kilo=1024))]
 """A length of a sequence: 128k is 131072."""
+Tokens0 = Annotated[int, Kind("int", partial(whole_number, kilo=1024, least=0))]
+"""A length that may be 0."""
 TokensOfRun = Annotated[float, Kind("float", partial(quantity, dimension="tokens"))]
 Bytes = Annotated[float, Kind("float [bytes]", partial(quantity, dimension="bytes"))]
 BytesPerS = Annotated[float, Kind("float [bytes/s]", partial(quantity, dimension="bytes_per_s"))]

@@ -38,6 +38,7 @@ from meshwright.ask.kinds import (
     Targets,
     Tensors,
     Tokens,
+    Tokens0,
     TokensOfRun,
     Watts,
     Weights,
@@ -549,6 +550,69 @@ class Serve(Machine, Requests, Traffic, Split, Job, Reported):
     out: Path | None = like(Plan, "out")
 
 
+class Loop(Machine, Fixed, Reported):
+    """Search the fastest step of an RL loop: rollout, log-probabilities, training, resharding."""
+
+    collects = True
+    has_detail = True
+    leads = ("model", "on", "algorithm", "prompts", "samples", "prompt", "answer",
+             "longest_answer", "mini_batch", "epochs", "apart", "staleness", "engine",
+             "engine_tp", "memory_share", "park", "framework", "precision",
+             "optimizer")  # fmt: skip
+    rarely = ("sp", "tatp")
+    model: Name | None = argument(MODEL_HELP)
+    algorithm: Literal["grpo", "ppo", "rloo", "dapo"] = option(
+        "models beside the policy: reference (grpo, rloo), reference and critic (ppo), none (dapo)",
+        default="grpo",
+    )
+    prompts: Count | None = option("prompts of a step (train_batch_size)", "N")
+    samples: Count = option("answers to each prompt (rollout.n)", "N", 8)
+    prompt: Tokens | None = option(f"tokens of a prompt; {BINARY}", "TOKENS")
+    answer: Tokens0 | None = option(
+        "mean tokens of an answer, as your log has it (response_length/mean)", "TOKENS"
+    )
+    longest_answer: Tokens | None = option(
+        "tokens at which answers are cut off (max_response_length); without it all are equal",
+        "TOKENS",
+    )
+    length_spread: Spread | None = option(
+        "with --longest-answer: standard deviation of answers over their mean (1)", "X",
+        is_rare=True,
+    )  # fmt: skip
+    mini_batch: Count | None = option("prompts of an update (ppo_mini_batch_size; all)", "N")
+    epochs: Count = option("times that samples are trained on (ppo_epochs)", "N", 1)
+    reward_model: bool = option(
+        "a model as large as the policy scores the answers (a rule does)", is_rare=True
+    )
+    apart: bool = option("rollouts on devices of their own (one set of devices in turn)")
+    staleness: Count0 | None = option(
+        "with --apart: updates by which the weights of rollouts may be behind (1)", "N"
+    )
+    train_devices: Count | None = option(
+        "with --apart: devices of training (the best number)", "N", is_rare=True
+    )
+    engine: Name | None = option("server that rolls out: vllm, sglang, ... (vllm)", "NAME")
+    engine_tp: Count | None = option(
+        "devices that split each layer in rollouts (rollout.tensor_model_parallel_size)", "N"
+    )
+    memory_share: Share | None = option(
+        "share of device memory that the engine fills (gpu_memory_utilization; all that is free)",
+        "X",
+    )
+    park: Literal["none", "optimizer", "all"] | None = option(
+        "state in host memory between phases: of the optimizer (optimizer_offload), weights and "
+        "models that only score too (param_offload); the fastest that fits"
+    )
+    keeps_engine: bool = option(
+        "weights and cache of the engine stay on the devices (free_cache_engine=False)",
+        is_rare=True,
+    )
+    framework: Name | None = like(Training, "framework")
+    precision: DTypeName | None = like(Training, "precision")
+    optimizer: Name | None = like(Training, "optimizer")
+    imbalance: Imbalance | None = like(Training, "imbalance")
+
+
 class Map(Program, Reported):
     """Lay any graph over devices: programs, HPL, FFT, DLRM."""
 
@@ -915,7 +979,7 @@ class Study(Clustered, Written):
 
 
 COMMANDS: dict[str, type[Question]] = {
-    "plan": Plan, "serve": Serve, "map": Map, "fuse": Fuse, "partition": Partition,
+    "plan": Plan, "serve": Serve, "loop": Loop, "map": Map, "fuse": Fuse, "partition": Partition,
     "estimate": Estimate, "fit": Fit, "explain": Explain, "explore": Explore, "compare": Compare,
     "check": Check, "simulate": Simulate, "route": Route, "place": Place, "export": Export,
     "show model": ShowModel, "show chip": ShowChip, "show system": ShowSystem,

@@ -81,6 +81,13 @@ def serve(args: Any) -> int:
     return _show_serving(found, args)
 
 
+def loop(args: Any) -> int:
+    """Print the fastest step of a loop."""
+    found = api.loop.answer(args, _call(args))
+    show_answer(found, args, after=f"{command_line()} --detail")
+    return 0
+
+
 def map(args: Any) -> int:
     """Print the best plans of any computation."""
     show_answer(api.map.answer(args, _call(args)).leading(args.top), args)

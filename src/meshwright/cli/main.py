@@ -54,7 +54,7 @@ GIVEN: list[str] = []
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status: 0 fine, 2 bad input, 3 nothing fits."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = as_loop(list(sys.argv[1:] if arguments is None else arguments))
     GIVEN[:] = words
     open_streams()
     try:
@@ -72,6 +72,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return BROKEN_PIPE
         print(f"error: standard output: {error.strerror}", file=sys.stderr)
         return BAD_INPUT
+
+
+def as_loop(words: list[str]) -> list[str]:
+    """Return ``plan ... --loop ALGORITHM`` as the command of loops; other words as they are."""
+    flag = next((word for word in words if word.partition("=")[0] == "--loop"), None)
+    if flag is None or "plan" not in words:
+        return words
+    named = flag.replace("--loop", "--algorithm", 1)
+    return [{"plan": "loop", flag: named}.get(word, word) for word in words]
 
 
 def error_of_stream(error: Exception) -> bool:
@@ -219,7 +228,15 @@ def option_names(parser: argparse.ArgumentParser) -> list[str]:
     return [name for name in parser._option_string_actions if name.startswith("--")]
 
 
-MEANT = {"train": "plan", "search": "plan", "list": "show", "graph": "map"}
+MEANT = {
+    "train": "plan",
+    "rl": "loop",
+    "grpo": "loop",
+    "ppo": "loop",
+    "search": "plan",
+    "list": "show",
+    "graph": "map",
+}
 """Commands that people look for under other names."""
 
 

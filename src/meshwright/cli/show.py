@@ -16,6 +16,7 @@ SCHEMAS = {
     "serving-plan": ("serve.answer", "ServingPlan"),
     "disaggregated-plan": ("serve.answer", "DisaggregatedPlan"),
     "traffic-plan": ("serve.traffic.answer", "TrafficPlan"),
+    "loop-plan": ("loop.answer", "LoopPlan"),
     "graph-plans": ("dataflow.answer", "GraphAnswer"),
     "linpack": ("dataflow.linpack", "GridRuns"),
     "fit": ("train.answer", "Fit"),

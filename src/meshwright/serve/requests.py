@@ -104,28 +104,33 @@ class Serving:
         waves = larger(requests.batch / allowed, 1.0)
         waves = waves if self.server.evicts else np.ceil(waves)
         at_once = requests.batch / waves
-        prompt_s = self._prompts_s(at_once, requests) + self._host_s(requests)
-        groups = smaller(self.strategy.pp, larger(at_once, 1.0))
-        step = self._passes(at_once / groups, 1.0, self._middle(requests))
-        step_s = round_s(step, self.strategy.pp, groups)
+        prompt_s = self.prompts_s(at_once, requests.prompt_tokens) + self.host_s(
+            requests.prompt_tokens
+        )
+        step_s = self.step_s(at_once, self._middle(requests))
         latency_s = waves * (prompt_s + requests.answer_tokens * step_s)
         return Served(room, at_once, prompt_s, step_s, latency_s, requests.batch / latency_s)
 
-    def _host_s(self, requests: EqualRequests) -> Num:
-        """Return the server's own time for each request until its first token [s]."""
-        return host_of_prompt_s(self.problem.constants, requests.prompt_tokens)
+    def step_s(self, answers: Num, length: Num) -> Num:
+        """Return the seconds in which each of some answers grows by a token, behind a length."""
+        groups = smaller(self.strategy.pp, larger(answers, 1.0))
+        return round_s(self.passes(answers / groups, 1.0, length), self.strategy.pp, groups)
 
-    def _prompts_s(self, sequences: Num, requests: EqualRequests) -> Num:
+    def host_s(self, prompt: Num) -> Num:
+        """Return the server's own time for each request until its first token [s]."""
+        return host_of_prompt_s(self.problem.constants, prompt)
+
+    def prompts_s(self, sequences: Num, prompt: Num) -> Num:
         """Return the seconds in which the prompts of some sequences pass, in equal parts.
 
         A part reads the cache of the parts before it, so that attention costs as much as on whole
         prompts. Parts follow each other through the stages.
         """
-        tokens = sequences * requests.prompt_tokens
+        tokens = sequences * prompt
         parts = larger(ceil_div(tokens, float(self.server.most_pass_tokens)), 1.0)
-        length = smaller(tokens / parts, requests.prompt_tokens)
-        part = self._passes(tokens / parts / length, length, 0.0)
-        core_s = self._passes(1.0, requests.prompt_tokens, 0.0).whole.attention_s
+        length = smaller(tokens / parts, prompt)
+        part = self.passes(tokens / parts / length, length, 0.0)
+        core_s = self.passes(1.0, prompt, 0.0).whole.attention_s
         price = with_core(part, part, core_s * sequences / parts, self.strategy.pp)
         later_s = (parts - 1.0) * price.slowest_s * (1.0 + price.jitter)
         return round_s(price, self.strategy.pp, 1.0) + later_s
@@ -171,7 +176,7 @@ class Serving:
         first_s = found.first_s
         if not stays:
             mean_s = after_first_wave(wave.loop, found.state, requests.rounds)
-            first_s = mean_s + self._host_s(requests)
+            first_s = mean_s + self.host_s(requests.prompt_tokens)
         return Served(room, at_once, first_s + (clients - at_once) / per_s, step_s,
                       np.inf + step_s, per_s)  # fmt: skip
 
@@ -183,7 +188,7 @@ class Serving:
         """Return the tokens in the cache when half of an answer is there."""
         return requests.prompt_tokens + requests.answer_tokens / 2.0
 
-    def _passes(
+    def passes(
         self, sequences: Num, new: Num, past: Num, kept: Num = 0.0, answered: Num = 1.0
     ) -> PassPrice:
         """Return passes of some sequences, each with some new and some cached tokens."""
@@ -216,7 +221,7 @@ class Serving:
         """
         full = requests.prompt_tokens + requests.answer_tokens
         full = self._middle(requests) if is_loop and self.server.evicts else full
-        held = self._passes(1.0, 1.0, 0.0, full).held
+        held = self.passes(1.0, 1.0, 0.0, full).held
         one = self._columns(1.0 + 0.0 * full)
         reserved = reserved_bytes(self.problem, self.plan_options, one, requests.prompt_tokens)
         rooms = [

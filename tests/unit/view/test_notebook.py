@@ -307,7 +307,7 @@ def test_every_listed_answer_is_known_here():
     }  # fmt: skip
     tested = {
         "Plan", "Fit", "Check", "Front", "Deadline", "Comparison", "Explanation", "Diagnosis",
-        "ServingPlan", "TrafficPlan",
+        "ServingPlan", "TrafficPlan", "LoopPlan",
         "DisaggregatedPlan", "GraphAnswer", "GridRuns", "FusionAnswer", "PartitionPlan",
         "StepTimeline", "SweepAnswer", "Validation", "KernelValidation", "Fitted", "ReadJob",
         "RoutedFlows", "Timeline",

@@ -1,0 +1,1 @@
+"""One step of reinforcement learning: rollout, log-probabilities, training and resharding."""
