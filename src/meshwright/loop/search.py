@@ -77,7 +77,7 @@ class Answered:
 
     step: Step
     lower_bound_s: float
-    """No combination takes less [s]."""
+    """No combination takes less [s]; with roles apart, none of the splits that were tried."""
     num_combinations: int
     """Combinations of a plan of training, an engine and parked state that were looked at."""
     runners_up: tuple[Step, ...]
@@ -319,7 +319,7 @@ def apart(asked: Asked) -> Answered:
         raise InfeasibleError(f"no split of {asked.system.num_alive} devices fits: {whys[0]}")
     steps = sorted(found.values(), key=lambda one: one.total_s)
     best_s = steps[0].total_s
-    return Answered(steps[0], min(*bounds, best_s), len(sizes), tuple(steps[1:TOP]))
+    return Answered(steps[0], min(*bounds, best_s), len(found), tuple(steps[1:TOP]))
 
 
 def _wants_more_training(step: Step, staleness: int) -> bool:

@@ -1,7 +1,7 @@
 """Options of verl that start a step, under their names on its command line.
 
-Source: verl 0.7, ``trainer/config``: ``rollout/rollout.yaml``, ``actor/actor.yaml``,
-``engine/fsdp.yaml`` and ``engine/megatron.yaml`` (2026-01).
+Source: verl, ``trainer/config``: ``rollout/rollout.yaml``, ``actor/actor.yaml``,
+``engine/fsdp.yaml`` and ``engine/megatron.yaml``.
 """
 
 from __future__ import annotations
