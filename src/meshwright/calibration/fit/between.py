@@ -1,0 +1,150 @@
+"""Differences between sources: how widely factors of the resources and errors of jobs scatter.
+
+The jobs of a source share ln(factor) of each resource, normal with covariance c^2 + diag(s_r^2);
+each has an error of its own, wider for some traits. Errors are those of constants fitted without
+the source, as the next source meets them. The widths are the most likely ones, held near expected
+ones (empirical Bayes): where sources say nothing about a resource, it keeps the expected width.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.base.arrays import FloatArray
+from meshwright.calibration.fit.training import Fit, draws_of
+from meshwright.calibration.prediction import measurement
+from meshwright.search.intervals import EXPERTS, HOST, NARROW
+from meshwright.spec.calibration import Between, Tail
+from meshwright.train.measured.factors import NAMES, STEP_NOISE, Measurement
+from meshwright.train.measured.learning import Jobs, degrees_of, jobs_of, log_normal
+
+TRAITS = (EXPERTS, NARROW, HOST)
+"""Traits that widen the error of a job around its source."""
+EXPECTED = (0.1, *(0.1 for _ in NAMES), 0.07, *(1.0 for _ in TRAITS))
+"""Expected widths: of all resources together, of each alone, of a job; then factors of traits."""
+HELD = 0.7
+"""Standard deviation of the logarithm of each about it."""
+MOST_JOBS = 20
+"""Jobs of a source that are used, drawn by chance: large tables do not drown small ones."""
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Source:
+    """Some jobs of one source on one family of chips."""
+
+    group: str
+    family: str
+    stack: str
+    rows: NDArray[np.int_]
+    """Place of each job among the rows of the fit, (jobs,)."""
+    jobs: Jobs
+    degrees: FloatArray
+    """Degrees of the traits of each job, (jobs, traits)."""
+
+    def with_errors(self, errors: FloatArray) -> Source:
+        """Return the jobs with other errors, without those that are NaN.
+
+        Parameters
+        ----------
+        errors
+            ln(measured / predicted) of all rows of the fit, (rows,).
+        """
+        known = ~np.isnan(errors[self.rows])
+        jobs = replace(self.jobs, errors=errors[self.rows]).some(known)
+        return replace(self, rows=self.rows[known], jobs=jobs, degrees=self.degrees[known])
+
+
+def between_of_fit(found: Fit) -> Between | None:
+    """Return the differences between sources that were left out of a fit, in three digits."""
+    errors = found.left_out_errors
+    between = fit_between([one.with_errors(errors) for one in sources_of(found)])
+    return between and Between.model_validate(rounded(between.model_dump()))
+
+
+def rounded(value: Any) -> Any:
+    """Return numbers in nested mappings, in three digits."""
+    if isinstance(value, Mapping):
+        return {name: rounded(part) for name, part in value.items()}
+    return float(f"{value:.3g}")
+
+
+def sources_of(found: Fit) -> list[Source]:
+    """Return some jobs of each source, in the slopes at the fitted constants."""
+    rows, generator = found.rows, np.random.default_rng(SEED)
+    places: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    for place, key in enumerate(zip(rows.groups, rows.families, rows.stacks, strict=True)):
+        places[key].append(place)
+    sources = []
+    for key, own in places.items():
+        drawn = np.sort(generator.permutation(own)[:MOST_JOBS])
+        measured = [fitted_job(found, place) for place in drawn.tolist()]
+        jobs = jobs_of(measured)
+        degrees = [
+            [degrees_of(entry.problem, slopes)[name] for name in TRAITS]
+            for entry, slopes in zip(measured, jobs.slopes, strict=True)
+        ]
+        sources.append(Source(*key, drawn, jobs, np.array(degrees)))
+    return sources
+
+
+def fitted_job(found: Fit, place: int) -> Measurement:
+    """Return the measured job of a row under the fitted constants."""
+    rows, job = found.rows, measurement(found.rows.predictions[place])
+    constants, draws = job.problem.nominal_calibration, dict[str, float]()
+    for key, value in zip(found.keys, found.values.tolist(), strict=True):
+        if key.holds(rows.families[place], rows.frameworks[place]):
+            draws |= draws_of(key, np.exp(value), constants)
+    return replace(job, problem=replace(job.problem, calibration=replace(constants, **draws)))
+
+
+def fit_between(sources: Sequence[Source]) -> Between | None:
+    """Return the most likely widths behind the errors of sources; None: there are fewer than two.
+
+    Parameters
+    ----------
+    sources
+        With errors under constants fitted without each of them.
+    """
+    from scipy.optimize import minimize
+
+    used = [source for source in sources if len(source.rows)]
+    if len({source.stack for source in used}) < 2:
+        return None
+    start = np.log(EXPECTED)
+
+    def unlikely(logs: FloatArray) -> float:
+        found = _between(logs)
+        away = (logs - start) / HELD
+        return float(0.5 * away @ away - sum(_log_likelihood(found, one) for one in used))
+
+    return _between(minimize(unlikely, start, method="L-BFGS-B").x)
+
+
+def _between(logs: FloatArray) -> Between:
+    """Return widths from their logarithms."""
+    common, *resources = np.exp(logs[: len(NAMES) + 1]).tolist()
+    job, *factors = np.exp(logs[len(NAMES) + 1 :]).tolist()
+    return Between(
+        common=common,
+        resources=dict(zip(NAMES, resources, strict=True)),
+        job=Tail(distance=job, factors=dict(zip(TRAITS, factors, strict=True))),
+    )
+
+
+def _log_likelihood(between: Between, source: Source) -> float:
+    """Return the logarithm of the density of the errors of a source."""
+    jobs = source.jobs
+    own = between.job.distance * np.prod(
+        np.array([between.job.factors[name] for name in TRAITS]) ** source.degrees, axis=1
+    )
+    noise = np.outer(own, own) * jobs.same + STEP_NOISE**2 * np.eye(len(own))
+    alone = np.square([between.resources[name] for name in NAMES])
+    shared = between.common**2 * np.outer(jobs.slopes.sum(axis=1), jobs.slopes.sum(axis=1))
+    return log_normal(jobs.errors, noise + shared + (jobs.slopes * alone) @ jobs.slopes.T)
