@@ -12,7 +12,7 @@ from meshwright.spec.workload import Precision
 from meshwright.train import plan_file as files
 from meshwright.train.measured.diagnose import diagnose
 from meshwright.train.measured.factors import Measurement, step_seconds
-from meshwright.train.measured.trials import learn
+from meshwright.train.measured.learning import learn
 from meshwright.train.question import training
 from meshwright.wafer.training import estimate, explain, plan
 

@@ -9,24 +9,22 @@ ones (empirical Bayes): where sources say nothing about a resource, it keeps the
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.base.arrays import FloatArray
-from meshwright.calibration.fit.training import Fit, draws_of
+from meshwright.calibration.fit.training import Fit, FitRows, draws_of
 from meshwright.calibration.prediction import measurement
-from meshwright.search.intervals import EXPERTS, HOST, NARROW
 from meshwright.spec.calibration import Between, Tail
-from meshwright.train.measured.factors import NAMES, STEP_NOISE, Measurement
-from meshwright.train.measured.learning import Jobs, degrees_of, jobs_of, log_normal
+from meshwright.train.measured.factors import NAMES, Measurement
+from meshwright.train.measured.learning import JOB_TRAITS, Jobs, jobs_of
 
-TRAITS = (EXPERTS, NARROW, HOST)
-"""Traits that widen the error of a job around its source."""
-EXPECTED = (0.1, *(0.1 for _ in NAMES), 0.07, *(1.0 for _ in TRAITS))
+EXPECTED = (0.1, *(0.1 for _ in NAMES), 0.07, *(1.0 for _ in JOB_TRAITS))
 """Expected widths: of all resources together, of each alone, of a job; then factors of traits."""
 HELD = 0.7
 """Standard deviation of the logarithm of each about it."""
@@ -45,8 +43,6 @@ class Source:
     rows: NDArray[np.int_]
     """Place of each job among the rows of the fit, (jobs,)."""
     jobs: Jobs
-    degrees: FloatArray
-    """Degrees of the traits of each job, (jobs, traits)."""
 
     def with_errors(self, errors: FloatArray) -> Source:
         """Return the jobs with other errors, without those that are NaN.
@@ -58,7 +54,7 @@ class Source:
         """
         known = ~np.isnan(errors[self.rows])
         jobs = replace(self.jobs, errors=errors[self.rows]).some(known)
-        return replace(self, rows=self.rows[known], jobs=jobs, degrees=self.degrees[known])
+        return replace(self, rows=self.rows[known], jobs=jobs)
 
 
 def between_of_fit(found: Fit) -> Between | None:
@@ -77,20 +73,24 @@ def rounded(value: Any) -> Any:
 
 def sources_of(found: Fit) -> list[Source]:
     """Return some jobs of each source, in the slopes at the fitted constants."""
-    rows, generator = found.rows, np.random.default_rng(SEED)
-    places: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    return drawn_sources(found.rows, partial(fitted_job, found))
+
+
+def drawn_sources(rows: FitRows, job: Callable[[int], Measurement]) -> list[Source]:
+    """Return some jobs of each source, drawn by chance.
+
+    Parameters
+    ----------
+    job
+        Makes the measured job at a place.
+    """
+    generator, places = np.random.default_rng(SEED), defaultdict(list)
     for place, key in enumerate(zip(rows.groups, rows.families, rows.stacks, strict=True)):
         places[key].append(place)
     sources = []
     for key, own in places.items():
         drawn = np.sort(generator.permutation(own)[:MOST_JOBS])
-        measured = [fitted_job(found, place) for place in drawn.tolist()]
-        jobs = jobs_of(measured)
-        degrees = [
-            [degrees_of(entry.problem, slopes)[name] for name in TRAITS]
-            for entry, slopes in zip(measured, jobs.slopes, strict=True)
-        ]
-        sources.append(Source(*key, drawn, jobs, np.array(degrees)))
+        sources.append(Source(*key, drawn, jobs_of([job(place) for place in drawn.tolist()])))
     return sources
 
 
@@ -122,7 +122,8 @@ def fit_between(sources: Sequence[Source]) -> Between | None:
     def unlikely(logs: FloatArray) -> float:
         found = _between(logs)
         away = (logs - start) / HELD
-        return float(0.5 * away @ away - sum(_log_likelihood(found, one) for one in used))
+        likely = sum(replace(one.jobs, between=found).log_density for one in used)
+        return float(0.5 * away @ away - likely)
 
     return _between(minimize(unlikely, start, method="L-BFGS-B").x)
 
@@ -134,17 +135,5 @@ def _between(logs: FloatArray) -> Between:
     return Between(
         common=common,
         resources=dict(zip(NAMES, resources, strict=True)),
-        job=Tail(distance=job, factors=dict(zip(TRAITS, factors, strict=True))),
+        job=Tail(distance=job, factors=dict(zip(JOB_TRAITS, factors, strict=True))),
     )
-
-
-def _log_likelihood(between: Between, source: Source) -> float:
-    """Return the logarithm of the density of the errors of a source."""
-    jobs = source.jobs
-    own = between.job.distance * np.prod(
-        np.array([between.job.factors[name] for name in TRAITS]) ** source.degrees, axis=1
-    )
-    noise = np.outer(own, own) * jobs.same + STEP_NOISE**2 * np.eye(len(own))
-    alone = np.square([between.resources[name] for name in NAMES])
-    shared = between.common**2 * np.outer(jobs.slopes.sum(axis=1), jobs.slopes.sum(axis=1))
-    return log_normal(jobs.errors, noise + shared + (jobs.slopes * alone) @ jobs.slopes.T)

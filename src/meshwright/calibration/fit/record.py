@@ -57,7 +57,8 @@ def calibration_text(found: Fit, name: str, command: str, memory: MemoryFit | No
 def own_text(found: OwnFit, name: str, command: str, base: str, memory: MemoryFit | None) -> str:
     """Return the calibration file of measured jobs: the constants that they adjust, no more."""
     record = own_record(found, memory)
-    return _text(name, command, base, record, found.constants, list(found.factors), memory)
+    families = [family for family, one in found.factors.items() if one.is_applied]
+    return _text(name, command, base, record, found.constants, families, memory)
 
 
 def _text(

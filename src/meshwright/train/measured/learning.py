@@ -16,7 +16,7 @@ import numpy as np
 from meshwright.base.arrays import BoolArray, FloatArray
 from meshwright.base.errors import Fault, SpecError
 from meshwright.cost.problem import Problem
-from meshwright.search.intervals import UNSEEN, distance_of, traits_of
+from meshwright.search.intervals import EXPERTS, HOST, NARROW, UNSEEN, traits_of
 from meshwright.spec.calibration import Between, Tail
 from meshwright.train.measured.factors import (
     NAMES,
@@ -43,6 +43,10 @@ MOST_ROUNDS = 12
 CLOSE = 1e-4
 
 
+JOB_TRAITS = (EXPERTS, NARROW, HOST)
+"""Traits that widen the error of a job around the factors of its source."""
+
+
 @dataclass(frozen=True)
 class Jobs:
     """Measured jobs of one source, in the slopes at the constants that price them."""
@@ -51,20 +55,38 @@ class Jobs:
     """ln(measured / predicted), (jobs,)."""
     slopes: FloatArray
     """Derivatives of ln(time) in ln(factor), (jobs, resources)."""
+    degrees: FloatArray
+    """Degrees of the traits, (jobs, traits)."""
     same: BoolArray
     """Whether two jobs have one plan, (jobs, jobs)."""
-    noise: FloatArray
-    """Covariance that no factor explains, (jobs, jobs)."""
-    prior: FloatArray
-    """Covariance of ln(factor) before the jobs, (resources, resources)."""
     lowest: FloatArray
     """Least ln(factor), (resources,)."""
+    between: Between
+    """Differences between sources."""
+
+    @property
+    def prior(self) -> FloatArray:
+        """Covariance of ln(factor) before the jobs, (resources, resources)."""
+        return prior_covariance(self.between)
+
+    @property
+    def own(self) -> FloatArray:
+        """Standard deviation of ln(time) of each job around the factors, (jobs,)."""
+        tail = self.between.job
+        factors = np.array([tail.factors.get(name, 1.0) for name in JOB_TRAITS])
+        return np.asarray(tail.distance * np.prod(factors**self.degrees, axis=1))
+
+    @property
+    def noise(self) -> FloatArray:
+        """Covariance that no factor explains, (jobs, jobs)."""
+        noise = STEP_NOISE**2 * np.eye(len(self.own))
+        return np.asarray(np.outer(self.own, self.own) * self.same + noise)
 
     def some(self, kept: BoolArray) -> Jobs:
         """Return some of the jobs."""
         return replace(
-            self, errors=self.errors[kept], slopes=self.slopes[kept],
-            same=self.same[np.ix_(kept, kept)], noise=self.noise[np.ix_(kept, kept)],
+            self, errors=self.errors[kept], slopes=self.slopes[kept], degrees=self.degrees[kept],
+            same=self.same[np.ix_(kept, kept)],
         )  # fmt: skip
 
     @property
@@ -87,11 +109,16 @@ class Jobs:
         return np.asarray(found), np.asarray(np.linalg.inv(matrix.T @ matrix), dtype=float)
 
     @property
+    def log_density(self) -> float:
+        """Logarithm of the density of the errors, the factors being unknown."""
+        shared = self.slopes @ self.prior @ self.slopes.T
+        return log_normal(self.errors, self.noise + shared)
+
+    @property
     def evidence(self) -> float:
         """Probability of the errors with factors of the source over that without any [1]."""
-        spread = self.slopes @ self.prior @ self.slopes.T
-        log_ratio = log_normal(self.errors, self.noise + spread)
-        return float(np.exp(min(log_ratio - log_normal(self.errors, self.noise), MOST_LOG)))
+        log_ratio = self.log_density - log_normal(self.errors, self.noise)
+        return float(np.exp(min(log_ratio, MOST_LOG)))
 
     def left_out(self) -> FloatArray:
         """Return the error of each job under factors of all other plans, (jobs,); NaN: no other."""
@@ -132,55 +159,44 @@ def log_normal(errors: FloatArray, covariance: FloatArray) -> float:
 def jobs_of(measurements: Sequence[Measurement], values: FloatArray = NO_FACTORS) -> Jobs:
     """Return measured jobs in the slopes at some ln(factor), around which errors are."""
     logs, slopes = logs_and_slopes(measurements, values)
-    problems = [entry.problem for entry in measurements]
     plans = [(entry.problem.model, entry.problem.system, entry.problem.workload,
               entry.strategy, entry.plan_options) for entry in measurements]  # fmt: skip
-    same = np.array([[a == b for b in plans] for a in plans])
-    own = [job_spread(problem, slope) for problem, slope in zip(problems, slopes, strict=True)]
+    shares = slopes[:, NAMES.index("launches")].tolist()
+    degrees = [
+        traits_of(entry.problem, is_seen=True, host_share=share)
+        for entry, share in zip(measurements, shares, strict=True)
+    ]
     return Jobs(
         errors=np.log([entry.step_s for entry in measurements]) - logs + slopes @ values,
         slopes=slopes,
-        same=same,
-        noise=np.outer(own, own) * same + STEP_NOISE**2 * np.eye(len(plans)),
-        prior=np.mean([prior_covariance(problem) for problem in problems], axis=0),
+        degrees=np.array([[found[name] for name in JOB_TRAITS] for found in degrees]),
+        same=np.array([[a == b for b in plans] for a in plans]),
         lowest=lowest_values(measurements),
+        between=between_of(measurements[0].problem),
     )
 
 
 def between_of(problem: Problem) -> Between:
-    """Return the differences between sources that the constants of a problem state."""
-    return problem.nominal_calibration.between or UNFITTED
+    """Return the differences between sources that the constants of a problem state.
+
+    They are wider for a family of chips without measured rows, as its intervals are.
+    """
+    constants = problem.nominal_calibration
+    between, spread = constants.between or UNFITTED, constants.spread
+    if spread is None or constants.is_calibrated:
+        return between
+    wider = max(tail.factors.get(UNSEEN, 1.0) for tail in (spread.slower, spread.faster))
+    resources = {name: wider * own for name, own in between.resources.items()}
+    return between.model_copy(update={"common": wider * between.common, "resources": resources})
 
 
-def prior_covariance(problem: Problem) -> FloatArray:
+def prior_covariance(between: Between) -> FloatArray:
     """Return the covariance of ln(factor) before any measurement, (resources, resources).
 
-    c^2 + diag(s_r^2), c of all resources and s_r of each; both wider for a family of chips
-    without measured rows, as its intervals are.
+    c^2 + diag(s_r^2), c of all resources together and s_r of each alone.
     """
-    between, constants = between_of(problem), problem.nominal_calibration
     own = [between.resources[name] for name in NAMES]
-    spread, wider = constants.spread, 1.0
-    if spread is not None and not constants.is_calibrated:
-        wider = max(tail.factors.get(UNSEEN, 1.0) for tail in (spread.slower, spread.faster))
-    return np.asarray(wider**2 * (between.common**2 + np.diag(np.square(own))))
-
-
-def degrees_of(problem: Problem, slopes: FloatArray) -> dict[str, float]:
-    """Return the degrees of the traits of a job.
-
-    Parameters
-    ----------
-    slopes
-        Those of ln(time) in ln(factor), (resources,): that of launches is the share of the host.
-    """
-    share = float(slopes[NAMES.index("launches")])
-    return traits_of(problem, is_seen=True, host_share=share)
-
-
-def job_spread(problem: Problem, slopes: FloatArray) -> float:
-    """Return the standard deviation of ln(time) of a job around the factors of its source."""
-    return distance_of(between_of(problem).job, degrees_of(problem, slopes))
+    return np.asarray(between.common**2 + np.diag(np.square(own)))
 
 
 def learn(measurements: Sequence[Measurement]) -> Factors:
@@ -239,8 +255,6 @@ def expected_log_spread(measurement: Measurement, factors: Factors | None = None
     factors
         Those that the prediction holds; None: none were learned.
     """
-    _, (slopes,) = logs_and_slopes([measurement], NO_FACTORS)
-    problem = measurement.problem
-    covariance = prior_covariance(problem) if factors is None else np.array(factors.log_covariance)
-    own = job_spread(problem, slopes)
-    return math.sqrt(slopes @ covariance @ slopes + own**2 + STEP_NOISE**2)
+    jobs = jobs_of([measurement])
+    covariance = jobs.prior if factors is None else np.array(factors.log_covariance)
+    return math.sqrt((jobs.slopes @ covariance @ jobs.slopes.T + jobs.noise).item())
