@@ -78,7 +78,7 @@ def one_draw(jobs: Jobs, drawn: FloatArray) -> tuple[float, ...] | None:
     factors, covariance = measured.most_probable()
     left = others.errors - others.slopes @ factors
     is_applied = measured.verdict().is_applied
-    spread = np.sqrt(np.diag(others.slopes @ covariance @ others.slopes.T + others.noise))
+    spread = np.sqrt(np.diag(others.slopes @ covariance @ others.slopes.T + others.expected_noise))
     inside = np.abs(left) <= HALF_OF_80_PERCENT * spread
     before, always = np.median(np.abs(others.errors)), np.median(np.abs(left))
     after = always if is_applied else before

@@ -68,7 +68,7 @@ class Family:
         values, covariance = learned
         slope = self.jobs.slopes[row]
         left = float(self.jobs.errors[row] - slope @ values)
-        spread = np.sqrt(slope @ covariance @ slope + self.jobs.noise[row, row])
+        spread = np.sqrt(slope @ covariance @ slope + self.jobs.expected_noise[row, row])
         return left, bool(abs(left) <= NORMAL_90 * spread)
 
 

@@ -43,6 +43,8 @@ class Between(Declaration):
     """Factor of each resource alone, by name."""
     job: Tail
     """Error of each job around the factors of its source; wider for some traits."""
+    job_scatter: float
+    """Standard deviation of the logarithm of this error, which differs between sources."""
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,9 @@ from meshwright.spec.calibration import Between, Tail
 from meshwright.train.measured.factors import NAMES, Measurement
 from meshwright.train.measured.learning import JOB_TRAITS, Jobs, jobs_of
 
-EXPECTED = (0.1, *(0.1 for _ in NAMES), 0.07, *(1.0 for _ in JOB_TRAITS))
-"""Expected widths: of all resources together, of each alone, of a job; then factors of traits."""
+EXPECTED = (0.1, *(0.1 for _ in NAMES), 0.07, 0.5, *(1.0 for _ in JOB_TRAITS))
+"""Expected widths: of all resources together, of each alone, of a job, of the logarithm of that;
+then factors of traits."""
 HELD = 0.7
 """Standard deviation of the logarithm of each about it."""
 MOST_JOBS = 20
@@ -131,9 +132,10 @@ def fit_between(sources: Sequence[Source]) -> Between | None:
 def _between(logs: FloatArray) -> Between:
     """Return widths from their logarithms."""
     common, *resources = np.exp(logs[: len(NAMES) + 1]).tolist()
-    job, *factors = np.exp(logs[len(NAMES) + 1 :]).tolist()
+    job, scatter, *factors = np.exp(logs[len(NAMES) + 1 :]).tolist()
     return Between(
         common=common,
         resources=dict(zip(NAMES, resources, strict=True)),
         job=Tail(distance=job, factors=dict(zip(JOB_TRAITS, factors, strict=True))),
+        job_scatter=scatter,
     )

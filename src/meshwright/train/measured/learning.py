@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -32,7 +32,8 @@ from meshwright.train.measured.factors import (
 NO_FACTORS = np.zeros(len(NAMES))
 """ln(factor) of all resources under the constants themselves."""
 UNFITTED = Between(
-    common=0.15, resources=dict.fromkeys(NAMES, 0.15), job=Tail(distance=0.1, factors={})
+    common=0.15, resources=dict.fromkeys(NAMES, 0.15), job=Tail(distance=0.1, factors={}),
+    job_scatter=0.5,
 )
 """Differences that are assumed where constants were not fitted."""
 LEAST_EVIDENCE = 1.0
@@ -43,6 +44,8 @@ MOST_ROUNDS = 12
 CLOSE = 1e-4
 
 
+NODES, CHANCES = np.array([-(3.0**0.5), 0.0, 3.0**0.5]), np.array([1.0, 4.0, 1.0]) / 6.0
+"""Values of a normal number, with their chances: its first five moments are right."""
 JOB_TRAITS = (EXPERTS, NARROW, HOST)
 """Traits that widen the error of a job around the factors of its source."""
 
@@ -70,17 +73,19 @@ class Jobs:
         return prior_covariance(self.between)
 
     @property
-    def own(self) -> FloatArray:
-        """Standard deviation of ln(time) of each job around the factors, (jobs,)."""
-        tail = self.between.job
+    def noise(self) -> FloatArray:
+        """Covariance that no factor explains, for each scale of the source, (nodes, jobs, jobs)."""
+        tail, scales = self.between.job, np.exp(self.between.job_scatter * NODES)
         factors = np.array([tail.factors.get(name, 1.0) for name in JOB_TRAITS])
-        return np.asarray(tail.distance * np.prod(factors**self.degrees, axis=1))
+        own = tail.distance * np.prod(factors**self.degrees, axis=1)
+        shared = np.outer(own, own) * self.same
+        again = STEP_NOISE**2 * np.eye(len(own))
+        return np.asarray(scales[:, None, None] ** 2 * shared + again)
 
     @property
-    def noise(self) -> FloatArray:
-        """Covariance that no factor explains, (jobs, jobs)."""
-        noise = STEP_NOISE**2 * np.eye(len(self.own))
-        return np.asarray(np.outer(self.own, self.own) * self.same + noise)
+    def expected_noise(self) -> FloatArray:
+        """Mean of the noise over the scales, (jobs, jobs)."""
+        return np.tensordot(CHANCES, self.noise, 1)
 
     def some(self, kept: BoolArray) -> Jobs:
         """Return some of the jobs."""
@@ -94,7 +99,32 @@ class Jobs:
         """Number of different plans."""
         return len(np.unique(self.same, axis=0))
 
+    @cached_property
+    def log_densities(self) -> FloatArray:
+        """Logarithm of the density of the errors by scale, the factors being unknown, (nodes,)."""
+        shared = self.slopes @ self.prior @ self.slopes.T
+        return np.array([log_normal(self.errors, noise + shared) for noise in self.noise])
+
+    @property
+    def log_density(self) -> float:
+        """Logarithm of the density of the errors, factors and scale being unknown."""
+        return log_mean(self.log_densities)
+
+    @property
+    def evidence(self) -> float:
+        """Probability of the errors with factors of the source over that without any [1]."""
+        alone = np.array([log_normal(self.errors, noise) for noise in self.noise])
+        return float(np.exp(min(self.log_density - log_mean(alone), MOST_LOG)))
+
     def most_probable(self) -> tuple[FloatArray, FloatArray]:
+        """Return the expected ln(factor), (resources,), and their covariance, over all scales."""
+        weights = CHANCES * np.exp(self.log_densities - self.log_density)
+        values, covariances = zip(*(self._at(noise) for noise in self.noise), strict=True)
+        mean = weights @ np.array(values)
+        apart = np.array(values) - mean
+        return mean, np.tensordot(weights, np.array(covariances), 1) + (apart.T * weights) @ apart
+
+    def _at(self, noise: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return ln(factor) of least squares, (resources,), and their covariance.
 
         Least (errors - slopes x)' noise^-1 (errors - slopes x) + x' prior^-1 x with x at least
@@ -102,23 +132,11 @@ class Jobs:
         """
         from scipy.optimize import lsq_linear
 
-        whiten, held = (np.linalg.inv(np.linalg.cholesky(v)) for v in (self.noise, self.prior))
+        whiten, held = (np.linalg.inv(np.linalg.cholesky(v)) for v in (noise, self.prior))
         matrix = np.vstack([whiten @ self.slopes, held])
         target = np.concatenate([whiten @ self.errors, np.zeros(len(held))])
         found = lsq_linear(matrix, target, (self.lowest - 1e-9, np.full(len(held), np.inf))).x
         return np.asarray(found), np.asarray(np.linalg.inv(matrix.T @ matrix), dtype=float)
-
-    @property
-    def log_density(self) -> float:
-        """Logarithm of the density of the errors, the factors being unknown."""
-        shared = self.slopes @ self.prior @ self.slopes.T
-        return log_normal(self.errors, self.noise + shared)
-
-    @property
-    def evidence(self) -> float:
-        """Probability of the errors with factors of the source over that without any [1]."""
-        log_ratio = self.log_density - log_normal(self.errors, self.noise)
-        return float(np.exp(min(log_ratio, MOST_LOG)))
 
     def left_out(self) -> FloatArray:
         """Return the error of each job under factors of all other plans, (jobs,); NaN: no other."""
@@ -147,6 +165,12 @@ class Jobs:
 
 MOST_LOG = 50.0
 """Largest logarithm of an evidence that is told."""
+
+
+def log_mean(logs: FloatArray) -> float:
+    """Return the logarithm of a mean over the scales of a source."""
+    most = logs.max()
+    return float(most + np.log(CHANCES @ np.exp(logs - most)))
 
 
 def log_normal(errors: FloatArray, covariance: FloatArray) -> float:
@@ -257,4 +281,4 @@ def expected_log_spread(measurement: Measurement, factors: Factors | None = None
     """
     jobs = jobs_of([measurement])
     covariance = jobs.prior if factors is None else np.array(factors.log_covariance)
-    return math.sqrt((jobs.slopes @ covariance @ jobs.slopes.T + jobs.noise).item())
+    return math.sqrt((jobs.slopes @ covariance @ jobs.slopes.T + jobs.expected_noise).item())
