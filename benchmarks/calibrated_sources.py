@@ -27,9 +27,9 @@ from meshwright.spec.calibration import Between
 from meshwright.train.measured.learning import Jobs
 
 NUMBERS = (1, 2, 3)
-NUM_DRAWS = 40
+NUM_DRAWS = 20
 SEED = 0
-CHANGED = 0.005
+CHANGED = 0.01
 """Change of an error that counts."""
 HALF_OF_80_PERCENT = 1.2816
 SMALL = 40

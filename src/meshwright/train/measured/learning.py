@@ -36,8 +36,8 @@ UNFITTED = Between(
     job_scatter=0.5,
 )
 """Differences that are assumed where constants were not fitted."""
-LEAST_EVIDENCE = 1.0
-"""Evidence from which jobs have factors of their own."""
+LEAST_EVIDENCE = 3.0
+"""Evidence from which jobs have factors of their own: substantial (Jeffreys 1961, appendix B)."""
 TAIL = 1.645
 """Standard deviations from the middle to the 5th and the 95th percentile."""
 MOST_ROUNDS = 12
@@ -130,13 +130,17 @@ class Jobs:
         Least (errors - slopes x)' noise^-1 (errors - slopes x) + x' prior^-1 x with x at least
         ``lowest``; the covariance is the inverse of its curvature.
         """
-        from scipy.optimize import lsq_linear
-
         whiten, held = (np.linalg.inv(np.linalg.cholesky(v)) for v in (noise, self.prior))
         matrix = np.vstack([whiten @ self.slopes, held])
         target = np.concatenate([whiten @ self.errors, np.zeros(len(held))])
-        found = lsq_linear(matrix, target, (self.lowest - 1e-9, np.full(len(held), np.inf))).x
-        return np.asarray(found), np.asarray(np.linalg.inv(matrix.T @ matrix), dtype=float)
+        covariance = np.linalg.inv(matrix.T @ matrix)
+        found = covariance @ (matrix.T @ target)
+        if np.any(found < self.lowest):
+            from scipy.optimize import lsq_linear
+
+            bounds = self.lowest - 1e-9, np.full(len(held), np.inf)
+            found = lsq_linear(matrix, target, bounds).x
+        return np.asarray(found, dtype=float), np.asarray(covariance, dtype=float)
 
     def left_out(self) -> FloatArray:
         """Return the error of each job under factors of all other plans, (jobs,); NaN: no other."""
