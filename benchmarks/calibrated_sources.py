@@ -46,8 +46,6 @@ class Outcome:
 
     before: float
     after: float
-    always: float
-    """Errors where the factors always apply."""
     applied: float
     """Share of the draws in which the factors apply."""
     inside: float
@@ -60,11 +58,9 @@ def outcomes(jobs: Jobs) -> list[Outcome]:
     for number in NUMBERS:
         draws = (generator.permutation(len(jobs.errors))[:number] for _ in range(NUM_DRAWS))
         kept = [entry for draw in draws if (entry := one_draw(jobs, draw)) is not None]
-        before, after, always, applied, inside = np.array(kept).T
+        before, after, applied, inside = np.array(kept).T
         share = float(np.nanmean(inside)) if applied.any() else np.nan
-        found.append(
-            Outcome(before.mean(), after.mean(), always.mean(), float(applied.mean()), share)
-        )
+        found.append(Outcome(before.mean(), after.mean(), float(applied.mean()), share))
     return found
 
 
@@ -80,9 +76,10 @@ def one_draw(jobs: Jobs, drawn: FloatArray) -> tuple[float, ...] | None:
     is_applied = measured.verdict().is_applied
     spread = np.sqrt(np.diag(others.slopes @ covariance @ others.slopes.T + others.expected_noise))
     inside = np.abs(left) <= HALF_OF_80_PERCENT * spread
-    before, always = np.median(np.abs(others.errors)), np.median(np.abs(left))
-    after = always if is_applied else before
-    return before, after, always, is_applied, inside.mean() if is_applied else np.nan
+    before = np.median(np.abs(others.errors))
+    if not is_applied:
+        return before, before, 0.0, np.nan
+    return before, np.median(np.abs(left)), 1.0, inside.mean()
 
 
 def judged(
@@ -123,8 +120,8 @@ def frozen_sources() -> list[Source]:
     return drawn_sources(rows, lambda place: measurement(rows.predictions[place]))
 
 
-def table(found: dict[str, list[Outcome]]) -> str:
-    """Return the table of all sources, with their counts."""
+def by_source(found: dict[str, list[Outcome]]) -> str:
+    """Return the errors of each source before and after, and the share of draws that apply."""
     head = ("source", *(f"{n}, {c}" for n in NUMBERS for c in ("before", "after", "applied")))
     lines = [f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
     for name, entries in found.items():
@@ -132,20 +129,24 @@ def table(found: dict[str, list[Outcome]]) -> str:
             f"{value:.1%}" for one in entries for value in (one.before, one.after, one.applied)
         ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    lines += ["", "| measured | better | same | worse | at most | before | after | always applied "
-              "| worse then | inside |", f"|---|{'---:|' * 9}"]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def counts(found: dict[str, list[Outcome]]) -> str:
+    """Return the number of sources that get better and worse, and their median errors."""
+    lines = ["| measured | better | same | worse | at most | before | after | applied | inside |",
+             f"|---|{'---:|' * 8}"]  # fmt: skip
     for index, number in enumerate(NUMBERS):
         own = [entries[index] for entries in found.values()]
-        before, after, always = (
-            np.array([getattr(one, name) for one in own]) for name in ("before", "after", "always")
+        before, after, applied, inside = (
+            np.array([getattr(one, name) for one in own])
+            for name in ("before", "after", "applied", "inside")
         )
         gains = after - before
-        inside = float(np.nanmean([one.inside for one in own]))
         lines.append(
             f"| {number} | {(gains < -CHANGED).sum()} | {(np.abs(gains) <= CHANGED).sum()} | "
             f"{(gains > CHANGED).sum()} | {gains.max():+.1%} | {np.median(before):.1%} | "
-            f"{np.median(after):.1%} | {np.median(always):.1%} | "
-            f"{(always - before > CHANGED).sum()} | {inside:.0%} |"
+            f"{np.median(after):.1%} | {applied.mean():.0%} | {np.nanmean(inside):.0%} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -161,11 +162,12 @@ def main() -> None:
     fitted = fit(fit_rows(rows[:: len(rows) // SMALL] if args.small else rows))
     seen = fitted.errors if args.seen else None
     blind = [] if args.small else frozen_sources()
-    found = table(judged(sources_of(fitted), blind, fitted.left_out_errors_without, seen))
+    every = judged(sources_of(fitted), blind, fitted.left_out_errors_without, seen)
+    found = counts(every)
     if args.write:
         before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
         PAGE.write_text(before + BEGIN + found + END + rest.partition(END)[2], "utf-8")
-    print(found, end="")
+    print(f"{by_source(every)}\n{found}", end="")
 
 
 if __name__ == "__main__":
