@@ -46,11 +46,22 @@ FEWEST_INSIDE = 0.6
 """Share of the rows of a source that intervals are to hold in four of five sources."""
 
 
-def calibration_text(found: Fit, name: str, command: str, memory: MemoryFit | None = None) -> str:
-    """Return a calibration file in YAML; ``memory`` are constants that other rows made."""
+def calibration_text(
+    found: Fit, name: str, command: str, memory: MemoryFit | None = None,
+    record: FitRecord | None = None,
+) -> str:  # fmt: skip
+    """Return a calibration file in YAML.
+
+    Parameters
+    ----------
+    memory
+        Constants that other rows made.
+    record
+        Errors of the fit, where they are known.
+    """
     constants = list(constants_of(found))
     shared = [*constants, *_median_of_those_fitted(constants)]
-    record = fit_record(found, memory)
+    record = record or fit_record(found, memory)
     return _text(name, command, UNCALIBRATED, record, shared, found.rows.families, memory)
 
 

@@ -140,8 +140,9 @@ def fitted(
             steps_of_rows = [entry.row for entry in trained.predictions]
             unnamed = fit_rows(steps_of_rows, is_named=False, cluster=cluster)
             found = fit(trained, unnamed)
-            data = fit_record(found, memory).model_dump()
-            text = calibration_text(found, name, command, memory)
+            record = fit_record(found, memory)
+            data = record.model_dump()
+            text = calibration_text(found, name, command, memory, record)
             constants += constants_of(found)
         else:
             own = fit_own(trained.predictions, calibration)
