@@ -151,7 +151,7 @@ class Verdict(Brief):
     before: float
     """Mean |ln(measured / predicted)| of the jobs under the published constants."""
     left_out: float | None = None
-    """The same of each plan under factors of the others; None: there is one plan."""
+    """Mean |ln(measured / predicted)| of each plan under factors of others; None: there is one."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
