@@ -105,7 +105,7 @@ def test_columns_of_a_short_step_stay_apart(capsys, monkeypatch):
     assert max(map(len, out.splitlines())) <= 80
     monkeypatch.setenv("COLUMNS", "100")
     out = printed(capsys, 0, *EXPLAINED, "--measured", "20ms")
-    columns = r" {2,}matrix units {2,}-399 us {2,}-686 us to \+1\.91 us {2,}0\.85$"
+    columns = r" {2,}products on matrix units {2,}-399 us {2,}-686 us to \+1\.91 us {2,}0\.85$"
     assert re.search(columns, out, re.MULTILINE)
     assert re.search(r" {2,}network between hosts {2,}\+0 s {2,}\+0 s to \+0 s ", out)
     out = printed(capsys, 0, *EXPLAINED, "--measured", "20ms", "--detail")
