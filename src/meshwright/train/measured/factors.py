@@ -36,7 +36,7 @@ class Resource:
 
 
 RESOURCES = (
-    Resource("compute", "products on matrix units", rates=("matmul_sustained_efficiency",)),
+    Resource("compute", "matrix units", rates=("matmul_sustained_efficiency",)),
     Resource(
         "attention",
         "attention kernels",

@@ -32,7 +32,9 @@ from meshwright.train.measured.factors import (
 NO_FACTORS = np.zeros(len(NAMES))
 """ln(factor) of all resources under the constants themselves."""
 UNFITTED = Between(
-    common=0.15, resources=dict.fromkeys(NAMES, 0.15), job=Tail(distance=0.1, factors={}),
+    common=0.15,
+    resources=dict.fromkeys(NAMES, 0.15),
+    job=Tail(distance=0.1, factors={}),
     job_scatter=0.5,
 )
 """Differences that are assumed where constants were not fitted."""
