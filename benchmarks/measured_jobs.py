@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,21 +24,11 @@ from meshwright.base.arrays import FloatArray
 from meshwright.calibration.fit.training import fit, fit_rows
 from meshwright.calibration.prediction import Prediction, measurement, predict
 from meshwright.calibration.rows import FROZEN, Row, published, read_rows
-from meshwright.train.measured.factors import (
-    PLAN_ERROR,
-    RESOURCES,
-    STEP_NOISE,
-    logs_and_slopes,
-    lowest_values,
-    most_probable,
-    noise_covariance,
-)
-from meshwright.train.measured.trials import expected_covariance
+from meshwright.train.measured.learning import Jobs, jobs_of
 
 NORMAL_90 = 1.645
 NUM_PAIRS = 20
 """Of rows that are measured together, drawn in each family."""
-UNEXPLAINED = PLAN_ERROR**2 + STEP_NOISE**2
 
 
 @dataclass(frozen=True)
@@ -67,29 +57,18 @@ class Family:
     """The rows of one family, as far as an estimate in their slopes needs them."""
 
     group: str
-    errors: FloatArray
-    """ln(measured / predicted), (rows,)."""
-    slopes: FloatArray
-    """(rows, resources)."""
-    noise: FloatArray
-    """(rows, rows)."""
-    prior: FloatArray
-    """Covariance of ln(factor), (resources, resources)."""
-    lowest: FloatArray
+    jobs: Jobs
 
     def learned(self, rows: list[int]) -> tuple[FloatArray, FloatArray]:
         """Return ln(factor) behind some rows, and their covariance."""
-        return most_probable(
-            self.errors[rows], self.slopes[rows], self.noise[np.ix_(rows, rows)], self.prior,
-            self.lowest,
-        )  # fmt: skip
+        return self.jobs.some(np.isin(np.arange(len(self.jobs.errors)), rows)).most_probable()
 
     def error(self, row: int, learned: tuple[FloatArray, FloatArray]) -> tuple[float, bool]:
         """Return the error of a row under factors, and whether it lies in its 90 % interval."""
         values, covariance = learned
-        slope = self.slopes[row]
-        left = float(self.errors[row] - slope @ values)
-        spread = np.sqrt(slope @ covariance @ slope + UNEXPLAINED)
+        slope = self.jobs.slopes[row]
+        left = float(self.jobs.errors[row] - slope @ values)
+        spread = np.sqrt(slope @ covariance @ slope + self.jobs.expected_noise[row, row])
         return left, bool(abs(left) <= NORMAL_90 * spread)
 
 
@@ -112,17 +91,9 @@ def families(predictions: list[Prediction], errors: Mapping[str, float]) -> list
 
 def family(rows: list[Prediction], errors: Mapping[str, float]) -> Family:
     """Return a family with its slopes at the calibrated constants."""
-    jobs = [measurement(entry) for entry in rows]
-    logs, slopes = logs_and_slopes(jobs, np.zeros(len(RESOURCES)))
-    own = np.log([job.step_s for job in jobs]) - logs
-    return Family(
-        rows[0].row.group,
-        np.array([errors[entry.row.id] for entry in rows]) if errors else own,
-        slopes,
-        noise_covariance(jobs),
-        expected_covariance(jobs[0].problem),
-        lowest_values(jobs),
-    )
+    jobs = jobs_of([measurement(entry) for entry in rows])
+    known = np.array([errors[entry.row.id] for entry in rows]) if errors else jobs.errors
+    return Family(rows[0].row.group, replace(jobs, errors=known))
 
 
 def left_out_errors(rows: Sequence[Row]) -> dict[str, float]:
@@ -134,8 +105,8 @@ def left_out_errors(rows: Sequence[Row]) -> dict[str, float]:
 
 def outcome(rows: Family) -> Outcome:
     """Return what measuring one row, or all others, does to the errors of a family."""
-    found, every = Outcome(rows.group), list(range(len(rows.errors)))
-    found.before.extend(rows.errors.tolist())
+    found, every = Outcome(rows.group), list(range(len(rows.jobs.errors)))
+    found.before.extend(rows.jobs.errors.tolist())
     whole = rows.learned(every)
     for index in every:
         others = [n for n in every if n != index]
@@ -144,7 +115,7 @@ def outcome(rows: Family) -> Outcome:
             error, is_inside = rows.error(other, one)
             found.after_one.append(error)
             found.inside.append(is_inside)
-            found.after_ratio.append(float(rows.errors[other] - rows.errors[index]))
+            found.after_ratio.append(float(rows.jobs.errors[other] - rows.jobs.errors[index]))
         error, is_inside = rows.error(index, rest)
         found.after_others.append(error)
         found.inside_others.append(is_inside)

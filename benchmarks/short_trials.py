@@ -21,8 +21,8 @@ from meshwright.calibration.errors import Family, families_of
 from meshwright.calibration.prediction import measurement, predict
 from meshwright.calibration.rows import published, read_rows
 from meshwright.search.robustness import choose_trials
-from meshwright.train.measured.factors import PLAN_ERROR, RESOURCES, STEP_NOISE, logs_and_slopes
-from meshwright.train.measured.trials import expected_covariance
+from meshwright.train.measured.factors import PLAN_ERROR, STEP_NOISE
+from meshwright.train.measured.learning import jobs_of
 
 MOST = 3
 FEWEST_PLANS = 3
@@ -72,14 +72,10 @@ class Plans:
 
 def plans_of(family: Family) -> Plans:
     """Return the plans of a family with what is open about their times."""
-    jobs = [measurement(entry) for entry in family.rows]
-    logs, slopes = logs_and_slopes(jobs, np.zeros(len(RESOURCES)))
-    shared = slopes @ expected_covariance(jobs[0].problem) @ slopes.T
-    return Plans(
-        logs,
-        np.log([job.step_s for job in jobs]),
-        shared + PLAN_ERROR**2 * np.eye(len(jobs)),
-    )
+    jobs = jobs_of([measurement(entry) for entry in family.rows])
+    measured = np.log([measurement(entry).step_s for entry in family.rows])
+    shared = jobs.slopes @ jobs.prior @ jobs.slopes.T
+    return Plans(measured - jobs.errors, measured, shared + PLAN_ERROR**2 * np.eye(len(measured)))
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from meshwright.base.errors import MeshwrightError, SpecError
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.train import plan_file as files
 from meshwright.train.measured.factors import Measurement
-from meshwright.train.measured.trials import learn
+from meshwright.train.measured.learning import learn
 from meshwright.train.question import training
 from meshwright.wafer.training import estimate, explain
 

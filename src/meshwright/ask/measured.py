@@ -103,7 +103,7 @@ def factors_of(asked: Any, family: str) -> Factors:
     SpecError
         With all faults of the file, among them jobs on chips of another family.
     """
-    from meshwright.train.measured.trials import learn
+    from meshwright.train.measured.learning import learn
 
     found = measurements_of(Path(asked.measured), asked.calibration)
     faults = [

@@ -18,6 +18,7 @@ from meshwright.spec.calibration import (
     FREE_SUMS,
     NEUTRAL,
     SERVING_CONSTANTS,
+    Between,
     Calibration,
     ServingConstants,
     Spread,
@@ -172,6 +173,7 @@ class FitRecord(Declaration):
     unnamed: PooledErrorRecord | None = None
     """Errors of rows when left out and priced without their framework."""
     spread: Spread | None = None
+    between: Between | None = None
     intervals: Mapping[str, CoverageRecord] = Field(default_factory=dict)
     """Coverage by a property that rows share."""
     groups: Mapping[str, GroupRecord]
@@ -304,6 +306,7 @@ def load_calibration(
         is_calibrated=home is not None,
         source=first if home else f"{first}; no constants for family {family!r}",
         spread=_spread(files, family),
+        between=next((f.fit.between for f in files if f.fit and f.fit.between), None),
     )
 
 

@@ -31,6 +31,22 @@ class Spread(Declaration):
     faster: Tail
 
 
+class Between(Declaration):
+    """Differences between sources of measurements, as standard deviations of ln(time).
+
+    A source is one software on one kind of machine: its jobs share factors of the resources.
+    """
+
+    common: float
+    """Factor that all resources share."""
+    resources: Mapping[str, float]
+    """Factor of each resource alone, by name."""
+    job: Tail
+    """Error of each job around the factors of its source; wider for some traits."""
+    job_scatter: float
+    """Standard deviation of the logarithm of this error, which differs between sources."""
+
+
 @dataclass(frozen=True)
 class CalibrationOf(Generic[N]):
     """Constants of one family of chips: one number each, or one column of draws each."""
@@ -100,12 +116,14 @@ class CalibrationOf(Generic[N]):
     spread: Spread | None = None
     """Distance of measurements from prices; None: not known, no measurement was left out of a
     fit."""
+    between: Between | None = None
+    """Differences between sources; None: not known."""
 
 
 Calibration = CalibrationOf[float]
 CalibrationColumns = CalibrationOf[FloatArray]
 
-_OTHER = ("family", "intervals", "is_calibrated", "source", "spread")
+_OTHER = ("family", "intervals", "is_calibrated", "source", "spread", "between")
 CONSTANTS = tuple(entry.name for entry in fields(CalibrationOf) if entry.name not in _OTHER)
 """Names of the constants, in order."""
 

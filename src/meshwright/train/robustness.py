@@ -38,6 +38,8 @@ def perturbed(
     factors
         Those that scale the constants of the problem; None: nothing was measured.
     """
+    if factors is not None and not factors.is_applied:
+        factors = None
     generator = np.random.default_rng(seed)
     constants = problem.nominal_calibration
     draws = {

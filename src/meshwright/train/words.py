@@ -26,7 +26,7 @@ from meshwright.train.answer import (
     Verified,
     WhyNot,
 )
-from meshwright.train.measured.factors import PLAN_ERROR
+from meshwright.train.measured.factors import PLAN_ERROR, Factors
 from meshwright.train.writing import WRITTEN
 from meshwright.view.words import counted, named_type, per_million_tokens, words
 
@@ -322,6 +322,13 @@ def beside_in_words(best: Candidate, yours: Candidate) -> str:
     if not yours.estimate.fits:
         return f"{text}, does not fit"
     return f"{text}; the plan is {1.0 - best_s / now_s:.1%} faster" if best_s < now_s else text
+
+
+def measured_in_words(factors: Factors) -> tuple[str, str]:
+    """Return whether measured jobs adjust the constants, and the reason with its warnings."""
+    jobs, verdict = counted(factors.num_measurements, "measured job"), factors.verdict
+    told = f"constants adjusted by {jobs}" if factors.is_applied else f"{jobs}, constants kept"
+    return told, "\n".join((verdict.reason, *verdict.warnings)) if verdict else ""
 
 
 def memory_in_words(best: Candidate) -> str:

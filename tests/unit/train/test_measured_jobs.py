@@ -12,7 +12,7 @@ from meshwright.spec.workload import Precision
 from meshwright.train import plan_file as files
 from meshwright.train.measured.diagnose import diagnose
 from meshwright.train.measured.factors import Measurement, step_seconds
-from meshwright.train.measured.trials import learn
+from meshwright.train.measured.learning import learn
 from meshwright.train.question import training
 from meshwright.wafer.training import estimate, explain, plan
 
@@ -37,11 +37,11 @@ def factors(ran):
     """Return the factors behind two slow jobs."""
     problem, seconds = ran.problem, ran.best.estimate.step_time_s
     other = make_strategy(dp_shard=8, micro_batch_size=2)
-    other_s = float(step_seconds(problem, other, PLAN_OPTIONS, np.ones((6, 1)))[0])
+    other_s = float(step_seconds(problem, other, PLAN_OPTIONS, np.ones((7, 1)))[0])
     return learn(
         [
-            Measurement("one", problem, STRATEGY, PLAN_OPTIONS, 1.2 * seconds),
-            Measurement("two", problem, other, PLAN_OPTIONS, 1.2 * other_s),
+            Measurement("one", problem, STRATEGY, PLAN_OPTIONS, 1.6 * seconds),
+            Measurement("two", problem, other, PLAN_OPTIONS, 1.6 * other_s),
         ]
     )
 
@@ -74,7 +74,7 @@ def test_a_step_as_predicted_has_nothing_to_explain(ran):
     found = diagnose(ran, ran.best.estimate.step_time_s)
     assert found.surprise == pytest.approx(0.0, abs=1e-9)
     assert found.not_explained_s == pytest.approx(0.0, abs=1e-9)
-    assert [e.lost_s for e in found.losses] == pytest.approx([0.0] * 6, abs=1e-9)
+    assert [e.lost_s for e in found.losses] == pytest.approx([0.0] * 7, abs=1e-9)
 
 
 def test_changes_are_priced_as_plans_under_the_factors(ran, slow):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.catalog.calibration import UNCALIBRATED, Constant, load_calibration
+from meshwright.catalog.calibration import Constant
 from meshwright.spec.declaration import file_key
 
 
@@ -100,31 +99,8 @@ def two_deviations(value: float, spread: float) -> FloatArray:
     return np.asarray(np.exp([value, value - 2.0 * spread, value + 2.0 * spread]), dtype=float)
 
 
-def keys_of(
-    families: Sequence[str], frameworks: Sequence[str] = (), base: str = UNCALIBRATED
-) -> list[Key]:
-    """Return the free constants of a fit on rows of some families and frameworks.
-
-    Parameters
-    ----------
-    base
-        Calibration with the values expected without rows; of the uncalibrated one the priors of
-        ``FREE``.
-    """
+def keys_of(families: Sequence[str], frameworks: Sequence[str] = ()) -> list[Key]:
+    """Return the free constants of a fit on rows of some families and frameworks."""
     own = [Key(free, family=f) for f in families for free in FREE if free.per_family]
     own += [Key(free, framework=f) for f in frameworks for free in FREE if free.per_framework]
-    own += [Key(free) for free in FREE if not (free.per_family or free.per_framework)]
-    if base == UNCALIBRATED:
-        return own
-    return [replace(key, free=_expected(key, families[0], base)) for key in own]
-
-
-def _expected(key: Key, family: str, base: str) -> Free:
-    """Return a free constant that is expected where a calibration has it."""
-    framework = "" if key.framework == UNNAMED else key.framework
-    named = load_calibration(key.family or family, base, framework)
-    if not key.free.scales:
-        return replace(key.free, prior=getattr(named, key.free.name))
-    plain = load_calibration(key.family or family, UNCALIBRATED)
-    ratios = [getattr(named, name) / getattr(plain, name) for name in key.free.scales]
-    return replace(key.free, prior=prod(ratios) ** (1.0 / len(ratios)))
+    return own + [Key(free) for free in FREE if not (free.per_family or free.per_framework)]

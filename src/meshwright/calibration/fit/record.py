@@ -12,6 +12,7 @@ from meshwright.base.arrays import BoolArray, FloatArray
 from meshwright.calibration.errors import error_record, pooled_error_record
 from meshwright.calibration.fit import serving as serving_fit
 from meshwright.calibration.fit.all_reduces import constants_of_all_reduce
+from meshwright.calibration.fit.between import between_of_fit
 from meshwright.calibration.fit.constants import (
     FREE,
     FittedConstant,
@@ -22,6 +23,7 @@ from meshwright.calibration.fit.constants import (
 from meshwright.calibration.fit.dispatch import fit_dispatch, timings
 from meshwright.calibration.fit.latents import constants_of_latents
 from meshwright.calibration.fit.memory import MemoryFit, constants_of_memory, memory_record
+from meshwright.calibration.fit.own import OwnFit
 from meshwright.calibration.fit.serving import OF_CHIPS, OF_SERVERS, ServingFit
 from meshwright.calibration.fit.spread import HeldOut, held_out, spread_of
 from meshwright.calibration.fit.sram import DRAFTED, REDUCTION, SramFit
@@ -44,24 +46,59 @@ FEWEST_INSIDE = 0.6
 """Share of the rows of a source that intervals are to hold in four of five sources."""
 
 
-def calibration_text(found: Fit, name: str, command: str, memory: MemoryFit | None = None) -> str:
-    """Return a calibration file in YAML; ``memory`` are constants that other rows made.
+def calibration_text(
+    found: Fit, name: str, command: str, memory: MemoryFit | None = None,
+    record: FitRecord | None = None,
+) -> str:  # fmt: skip
+    """Return a calibration file in YAML.
 
-    A file that adjusts another calibration states the constants that its rows inform, and no more.
+    Parameters
+    ----------
+    memory
+        Constants that other rows made.
+    record
+        Errors of the fit, where they are known.
     """
     constants = list(constants_of(found))
-    of_others = [] if found.base != UNCALIBRATED else _median_of_those_fitted(constants)
+    shared = [*constants, *_median_of_those_fitted(constants)]
+    record = record or fit_record(found, memory)
+    return _text(name, command, UNCALIBRATED, record, shared, found.rows.families, memory)
+
+
+def own_text(found: OwnFit, name: str, command: str, base: str, memory: MemoryFit | None) -> str:
+    """Return the calibration file of measured jobs: the constants that they adjust, no more."""
+    record = own_record(found, memory)
+    families = [family for family, one in found.factors.items() if one.is_applied]
+    return _text(name, command, base, record, found.constants, families, memory)
+
+
+def _text(
+    name: str, command: str, base: str, record: FitRecord, constants: Sequence[FittedConstant],
+    families: Sequence[str], memory: MemoryFit | None,
+) -> str:  # fmt: skip
+    """Return a calibration file in YAML."""
     of_memory = constants_of_memory(memory) if memory else ()
-    content = _head(name, len(found.errors), command, found.base) | {
-        "fit": fit_record(found, memory).model_dump(exclude_none=True),
-        "defaults": entries([*constants, *of_others, *of_memory]),
-        "families": {name: entries(constants, name) for name in sorted(set(found.rows.families))},
-        "frameworks": {
-            name: own for name in sorted(set(found.rows.frameworks))
-            if (own := entries(constants, name))
-        },
-    }  # fmt: skip
+    places = {one.place for one in constants} - {"", *families}
+    content = _head(name, record.num_rows, command, base) | {
+        "fit": record.model_dump(exclude_none=True),
+        "defaults": entries([*constants, *of_memory]),
+        "families": {name: entries(constants, name) for name in sorted(set(families))},
+        "frameworks": {name: entries(constants, name) for name in sorted(places)},
+    }
     return f"# Written by {command}; not by hand.\n{_yaml(content)}"
+
+
+def own_record(found: OwnFit, memory: MemoryFit | None = None) -> FitRecord:
+    """Return the errors of measured jobs: as published, under their factors, and left out."""
+    groups = np.array(found.groups)
+    return FitRecord(
+        num_rows=len(found.errors),
+        expected=pooled_error_record(found.expected, groups),
+        fitted=pooled_error_record(found.errors, groups),
+        left_out=pooled_error_record(found.left_out, groups),
+        groups=_records(found.groups, found.errors, found.left_out, lambda *_: {"alone": False}),
+        memory=memory_record(memory) if memory else None,
+    )
 
 
 def serving_text(found: ServingFit) -> str:
@@ -159,8 +196,7 @@ def fit_record(found: Fit, memory: MemoryFit | None = None) -> FitRecord:
     """Return the errors of a fit: of its own rows, and of each source left out."""
     groups = np.array(found.rows.groups)
     names = list(dict.fromkeys(found.rows.groups))
-    is_own = found.base != UNCALIBRATED
-    lonely = [group for group in names if not is_own and _is_alone(found, group)]
+    lonely = [group for group in names if _is_alone(found, group)]
     alone = np.isin(groups, lonely)
     spread, tested = spread_of(found), held_out(found)
     unnamed = found.unnamed.left_out_errors if found.unnamed else np.full(len(groups), np.nan)
@@ -174,12 +210,12 @@ def fit_record(found: Fit, memory: MemoryFit | None = None) -> FitRecord:
     )  # fmt: skip
     return FitRecord(
         num_rows=len(found.errors),
-        expected=pooled_error_record(found.expected_errors, groups) if is_own else None,
         fitted=pooled_error_record(found.errors, groups),
         left_out=pooled_error_record(np.where(alone, np.nan, left_out), groups),
         left_out_alone=pooled_error_record(np.where(alone, left_out, np.nan), groups),
         unnamed=pooled_error_record(unnamed, groups),
         spread=_spread_record(spread),
+        between=between_of_fit(found),
         intervals={} if tested is None else _coverages(tested),
         groups=by_source,
         memory=memory_record(memory) if memory else None,

@@ -20,6 +20,7 @@ from meshwright.calibration.fit.memory import (
     fit_memory,
     memory_rows,
 )
+from meshwright.calibration.fit.own import fit_own
 from meshwright.calibration.fit.record import (
     calibration_text,
     constants_of,
@@ -27,6 +28,8 @@ from meshwright.calibration.fit.record import (
     constants_of_sram,
     fit_record,
     kernels_text,
+    own_record,
+    own_text,
     serving_alone_text,
     serving_fit_record,
     serving_text,
@@ -45,6 +48,7 @@ from meshwright.catalog.calibration import (
     SramRecord,
     load_calibration,
 )
+from meshwright.train.measured.factors import Verdict
 
 FittedRecord = TypedDict(  # type: ignore[misc]
     "FittedRecord",
@@ -53,6 +57,10 @@ FittedRecord = TypedDict(  # type: ignore[misc]
         "unused": Annotated[
             Mapping[str, str],
             Field(description="Reasons why rows were not used, by the name of the row."),
+        ],
+        "verdicts": Annotated[
+            Mapping[str, Verdict],
+            Field(description="Whether measured jobs adjust the constants, by family of chips."),
         ],
         "serving": ServingRecord,
         "sram": SramRecord,
@@ -114,7 +122,7 @@ def fitted(
         Workers that price the rows.
     """
     served = [row for row in rows if row.is_serving and not (row.is_one_user or row.has_rate)]
-    steps = predict([r for r in rows if not r.is_serving], UNCALIBRATED, is_placed=False)
+    steps = predict([r for r in rows if not r.is_serving], calibration, is_placed=False)
     trained = usable(steps, cluster)
     unused = {
         entry.row.id: f"{entry.refused}: {entry.detail}" if entry.refused else NOT_MEASURED
@@ -127,13 +135,21 @@ def fitted(
         list[FittedConstant](),
     )
     if trained.predictions:
-        steps_of_rows = [entry.row for entry in trained.predictions]
-        unnamed = fit_rows(steps_of_rows, is_named=False, cluster=cluster)
-        found = fit(trained, unnamed, calibration)
         memory = fit_memory(memory_rows(steps), expected_memory(trained, calibration))
-        data = fit_record(found, memory).model_dump()
-        text = calibration_text(found, name, command, memory)
-        constants += constants_of(found)
+        if calibration == UNCALIBRATED:
+            steps_of_rows = [entry.row for entry in trained.predictions]
+            unnamed = fit_rows(steps_of_rows, is_named=False, cluster=cluster)
+            found = fit(trained, unnamed)
+            record = fit_record(found, memory)
+            data = record.model_dump()
+            text = calibration_text(found, name, command, memory, record)
+            constants += constants_of(found)
+        else:
+            own = fit_own(trained.predictions, calibration)
+            verdicts = {family: one.verdict for family, one in own.factors.items()}
+            data = own_record(own, memory).model_dump() | {"verdicts": verdicts}
+            text = own_text(own, name, command, calibration, memory)
+            constants += own.constants
         if memory is not None:
             constants += constants_of_memory(memory)
     with TemporaryDirectory() as folder:

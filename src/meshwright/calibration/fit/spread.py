@@ -10,7 +10,6 @@ import numpy as np
 from meshwright.base.arrays import BoolArray, FloatArray, weighted_quantile
 from meshwright.calibration.errors import SHARE, interval_score
 from meshwright.calibration.fit.training import NOTHING, Fit, FitRows, Stacks
-from meshwright.catalog.calibration import UNCALIBRATED, load_calibration
 from meshwright.search.intervals import TRAITS, UNNAMED, distances_of, traits_of
 from meshwright.spec.calibration import Spread, Tail
 
@@ -75,12 +74,7 @@ class HeldOut:
 
 
 def spread_of(found: Fit) -> Spread | None:
-    """Return the distance of rows from predictions made without their source.
-
-    Rows that adjust another calibration are too few for that; None: its spread is used.
-    """
-    if found.base != UNCALIBRATED:
-        return None
+    """Return the distance of rows from predictions made without their source."""
     known = known_of(found, NOTHING)
     return fit_spread(known.errors, known.degrees, known.weights)
 
@@ -88,9 +82,6 @@ def spread_of(found: Fit) -> Spread | None:
 def held_out(found: Fit) -> HeldOut | None:
     """Return rows with intervals made without their source; None: too few sources."""
     truth = known_of(found, NOTHING)
-    if found.base != UNCALIBRATED:
-        spread = load_calibration(found.rows.families[0], found.base).spread
-        return None if spread is None else _held_by(spread, truth)
     ends = np.full((2, len(truth.errors)), np.nan)
     for mine, known in nested(found):
         spread = fit_spread(known.errors, known.degrees, known.weights)
@@ -98,12 +89,6 @@ def held_out(found: Fit) -> HeldOut | None:
             return None
         ends[:, mine] = _ends(spread, known.degrees[mine])
     return HeldOut(truth.errors, ends[0], ends[1], truth.degrees, truth.groups)
-
-
-def _held_by(spread: Spread, truth: Known) -> HeldOut:
-    """Return rows with the intervals of one spread."""
-    slower, faster = _ends(spread, truth.degrees)
-    return HeldOut(truth.errors, slower, faster, truth.degrees, truth.groups)
 
 
 def _ends(spread: Spread, degrees: FloatArray) -> FloatArray:
@@ -161,8 +146,7 @@ def degrees_of(found: Fit, without: Stacks) -> FloatArray:
         rows.jobs, rows.families, rows.stacks, shares, strict=True
     ):
         witnesses = {s for f, s in pairs if f == family} - without - {stack}
-        is_seen = bool(witnesses) or load_calibration(family, found.base).is_calibrated
-        traits = traits_of(job.problem, is_seen=is_seen, host_share=share)
+        traits = traits_of(job.problem, is_seen=bool(witnesses), host_share=share)
         degrees.append([traits[name] for name in TRAITS])
     return np.array(degrees)
 

@@ -184,9 +184,6 @@ def usable(predictions: Sequence[Prediction], cluster: Cluster = HERE) -> FitRow
 
 HUBER = 0.05
 """Log errors beyond it count linearly: outliers do not pull."""
-OWN_HUBER = 0.5
-"""Log errors beyond it count linearly when rows adjust a calibration: an error common to them is no
-outlier."""
 NOISE = 0.1
 """Log error of a row that weighs as much as a prior of one spread."""
 MOST_ROUNDS = 8
@@ -222,15 +219,6 @@ class Fit:
     """Share of the step of each row that waits for the host, by the stacks left out of the fit."""
     unnamed: Fit | None = None
     """Errors of the same constants on the rows priced without their framework."""
-    base: str = UNCALIBRATED
-    """Calibration with the expected constants."""
-
-    @cached_property
-    def expected_errors(self) -> FloatArray:
-        """ln(predicted / measured) of the rows under the constants that were expected, (rows,)."""
-        expected = np.log([[key.free.prior for key in self.keys]])
-        errors, _ = self.rows.errors(self.keys, expected)
-        return np.asarray(errors[0])
 
     @property
     def errors(self) -> FloatArray:
@@ -263,7 +251,7 @@ class Fit:
         return found
 
 
-def fit(rows: FitRows, unnamed: FitRows | None = None, base: str = UNCALIBRATED) -> Fit:
+def fit(rows: FitRows, unnamed: FitRows | None = None) -> Fit:
     """Return the constants of least robust error that stay near their expected values.
 
     Gauss-Newton steps with Huber weights on log errors; each constant is held by a prior. Fits that
@@ -273,28 +261,25 @@ def fit(rows: FitRows, unnamed: FitRows | None = None, base: str = UNCALIBRATED)
     ----------
     unnamed
         The rows as they are priced without their framework: they make no constant.
-    base
-        Calibration with the expected constants; few rows move it little.
     """
-    keys = keys_of(sorted(set(rows.families)), sorted(set(rows.frameworks)), base)
+    keys = keys_of(sorted(set(rows.families)), sorted(set(rows.frameworks)))
     prior = np.log([key.free.prior for key in keys])
-    huber, least = (HUBER, FEWEST_ROWS) if base == UNCALIBRATED else (OWN_HUBER, 1)
     fitted, errors, slopes = solved(
-        lambda values: rows.errors_and_slopes(keys, values), keys, prior, rows.weights, huber
+        lambda values: rows.errors_and_slopes(keys, values), keys, prior, rows.weights
     )
-    spreads = robust_step(errors, slopes, rows.weights, keys, fitted, huber)[1]
+    spreads = robust_step(errors, slopes, rows.weights, keys, fitted)[1]
     left_out = left_out_of(rows.stacks)
     values = np.tile(fitted, (len(left_out), 1))
     for number, out in enumerate(left_out[1:], 1):
         kept = np.array([stack not in out for stack in rows.stacks])
         values[number] += robust_step(
-            errors[kept], slopes[kept], rows.weights[kept], keys, fitted, huber
+            errors[kept], slopes[kept], rows.weights[kept], keys, fitted
         )[0]  # fmt: skip
     known, shares = _without(rows, keys, left_out, values)
     found = Fit(
         rows=rows, keys=tuple(keys), values=fitted, spreads=spreads,
-        informed=tuple(_informed(rows, key, slopes[:, n], least) for n, key in enumerate(keys)),
-        errors_without=known, host_shares_without=shares, base=base,
+        informed=tuple(_informed(rows, key, slopes[:, n]) for n, key in enumerate(keys)),
+        errors_without=known, host_shares_without=shares,
     )  # fmt: skip
     if unnamed is None:
         return found
@@ -321,15 +306,15 @@ def left_out_of(stacks: Sequence[str]) -> list[Stacks]:
     ]
 
 
-def _informed(rows: FitRows, key: Key, slopes: FloatArray, least: int) -> bool:
-    """Return whether the rows of a constant determine it, and are no fewer than ``least``."""
+def _informed(rows: FitRows, key: Key, slopes: FloatArray) -> bool:
+    """Return whether the rows of a constant determine it, and are enough."""
     mine = rows.held(key)
-    return int(mine.sum()) >= least and float(np.abs(slopes[mine]).max()) > INFORMED
+    return int(mine.sum()) >= FEWEST_ROWS and float(np.abs(slopes[mine]).max()) > INFORMED
 
 
 def solved(
     errors_and_slopes: Callable[[FloatArray], tuple[FloatArray, FloatArray]], keys: Sequence[Key],
-    values: FloatArray, weights: FloatArray, huber: float = HUBER,
+    values: FloatArray, weights: FloatArray,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:  # fmt: skip
     """Return fitted constants, with the errors and slopes of all rows there.
 
@@ -340,7 +325,7 @@ def solved(
     """
     errors, slopes = errors_and_slopes(values)
     for _ in range(MOST_ROUNDS):
-        step = robust_step(errors, slopes, weights, keys, values, huber)[0]
+        step = robust_step(errors, slopes, weights, keys, values)[0]
         values = values + np.clip(step, -0.5, 0.5)
         errors, slopes = errors_and_slopes(values)
         if np.abs(step).max() < CLOSE:

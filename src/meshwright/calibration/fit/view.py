@@ -7,6 +7,7 @@ from math import exp
 from typing import Any
 
 from meshwright.calibration.fit.report import Fitted
+from meshwright.train.measured.factors import Verdict
 from meshwright.view.parts import Cell, Page, Section, Table, Tile
 from meshwright.view.registry import view
 from meshwright.view.words import counted, percent
@@ -42,6 +43,11 @@ def fitted_page(found: Fitted) -> Page:
 
 def _tiles(found: Fitted, tables: list[Table], constants: Table) -> Iterator[Tile]:
     data = found.data
+    verdicts: Mapping[str, Verdict] = data.get("verdicts", {})
+    for family, verdict in verdicts.items():
+        done = "adjusted" if verdict.is_applied else "kept"
+        yield Tile("Are the constants adjusted?", f"{family} {done}: {verdict.reason}",
+                   "\n".join(verdict.warnings), "constants", label="verdict")  # fmt: skip
     lines = [
         f"{name}: median of medians {percent(errors['median_of_medians'])}, p90 of all rows "
         f"{percent(errors['p90'])}"

@@ -31,11 +31,11 @@ from meshwright.train.measured.factors import (
     STEP_NOISE,
     Factors,
     Measurement,
-    expected_log_spread,
     losses_s,
     step_seconds,
 )
-from meshwright.train.measured.trials import expected_covariance, learn, trials_of
+from meshwright.train.measured.learning import estimated, expected_log_spread
+from meshwright.train.measured.trials import trials_of
 from meshwright.train.price import candidate
 from meshwright.train.question import check_problem, make_problem
 from meshwright.train.robustness import NUM_DRAWS, SEED
@@ -305,7 +305,7 @@ def diagnose(
     if faults:
         raise SpecError(faults, origin=plan.best.text)
     job = Measurement(plan.best.text, problem, strategy, plan_options, measured_s)
-    factors = learn([job])
+    factors = estimated([job])
     middle = factors.values[:, None]
     draws = middle * factors.draws(NUM_DRAWS, np.random.default_rng(SEED))
     used_bytes = _used_bytes(plan.best.estimate)
@@ -326,8 +326,7 @@ def _diagnosis(case: _Case) -> Diagnosis:
     of_job = job.problem, job.strategy, job.plan_options
     predicted_s = float(step_seconds(*of_job, np.ones_like(middle))[0])
     fitted_s = float(step_seconds(*of_job, middle)[0])
-    expected = expected_log_spread(job, expected_covariance(job.problem))
-    surprise = float(np.log(job.step_s / predicted_s)) / expected
+    surprise = float(np.log(job.step_s / predicted_s)) / expected_log_spread(job)
     changes, log_times, left_out = _changes(case)
     return Diagnosis(
         plan=job.name,

@@ -1,8 +1,7 @@
-"""Factors of the resources of a machine, estimated from measured steps.
+"""Factors of the resources of a machine: what they scale, and what each adds to a step.
 
-Constants give the cost of work on each resource; a factor scales them. Expected
-factors (the prior) come from the calibration; the most probable ones from the measurements; and a
-difference between a measured and a predicted step is split over the resources.
+Constants give the cost of work on each resource; a factor scales them. A difference between a
+measured and a predicted step is split over the resources.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from meshwright.base.arrays import FloatArray, Num
 from meshwright.base.records import Brief, Listed, Rows, scalars
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import price_columns
-from meshwright.search.intervals import Distances
 from meshwright.sharding.strategy import PlanOptions, Strategy, stack
 from meshwright.spec.calibration import Calibration, CalibrationOf, calibration_columns
 from meshwright.view.words import counted, words
@@ -36,21 +34,13 @@ class Resource:
     times: tuple[str, ...] = ()
     """Constants that are seconds, or shares of a step: multiplied by the factor."""
 
-    @property
-    def main(self) -> str:
-        """The constant with the interval that tells how well the resource is known."""
-        return (*self.rates, *self.times)[0]
-
 
 RESOURCES = (
+    Resource("compute", "matrix units", rates=("matmul_sustained_efficiency",)),
     Resource(
-        "compute",
-        "matrix units",
-        rates=(
-            "matmul_sustained_efficiency",
-            "attention_forward_efficiency",
-            "attention_backward_efficiency",
-        ),
+        "attention",
+        "attention kernels",
+        rates=("attention_forward_efficiency", "attention_backward_efficiency"),
     ),
     Resource("memory", "memory traffic", rates=("memory_efficiency", "elementwise_efficiency")),
     Resource("fast_network", "network inside a host or grid", rates=("fast_network_efficiency",)),
@@ -110,64 +100,6 @@ def scaled_intervals(
     return found
 
 
-UNFITTED = 0.15
-"""Spread of ln(predicted / measured) that is assumed where constants were not fitted."""
-MOST = 0.42
-"""Largest expected spread: a factor of 2 from the 5th to the 95th percentile."""
-HALF_OF_80_PERCENT = 1.2816
-"""Standard deviations on either side of the mean that hold 80 % of normal values."""
-
-
-def residual_spread(ends: Distances | None) -> float:
-    """Return the spread of measurements of such questions around their prediction, in ln(time).
-
-    Parameters
-    ----------
-    ends
-        Ends of the 80 % interval of ln(measured / predicted); None: nothing was fitted.
-
-    Returns
-    -------
-    float
-        The standard deviation of a normal error with an interval of the same width.
-    """
-    if ends is None:
-        return UNFITTED
-    return (ends.slower + ends.faster) / 2.0 / HALF_OF_80_PERCENT
-
-
-def prior_covariance(calibration: CalibrationOf[float], residual: float) -> FloatArray:
-    """Return the covariance of ln(factor) before measurements, (resources, resources).
-
-    Half of the variance of rows left out is taken as common to all resources, as software that is
-    slower in everything; the other half, or the interval of its constant where that is wider,
-    belongs to each resource alone: c^2 + diag(s_r^2) with c = residual / sqrt(2) and s_r = max(c,
-    interval), each up to ``MOST``.
-
-    Parameters
-    ----------
-    residual
-        Standard deviation of ln(predicted / measured) of rows left out of the fit.
-    """
-    common = min(residual / math.sqrt(2.0), MOST)
-    own = [min(max(common, _of_interval(calibration, entry)), MOST) for entry in RESOURCES]
-    return np.asarray(common**2 + np.diag(np.square(own)))
-
-
-def _of_interval(calibration: CalibrationOf[float], resource: Resource) -> float:
-    """Return the standard deviation of the logarithm of a constant, uniform over its interval.
-
-    It is that of a lognormal value with the same ratio v of standard deviation to mean:
-    sqrt(ln(1 + v^2)).
-    """
-    value = getattr(calibration, resource.main)
-    low, high = calibration.intervals.get(resource.main, (value, value))
-    if value <= 0:
-        return 0.0
-    variation = (high - low) / math.sqrt(12.0) / value
-    return math.sqrt(math.log1p(variation**2))
-
-
 PLAN_ERROR = 0.05
 """Standard deviation of ln(time) of one plan that no resource explains. Rows of one source, model
 and chip leave 0.055 with factors of their own (benchmarks/measured_jobs.py)."""
@@ -176,12 +108,8 @@ CHOICE_ERROR = 0.4
 micro-batch stay. 28 pairs of published rows miss by 0.35 of it (benchmarks/choice_effects.py)."""
 STEP_NOISE = 0.02
 """Standard deviation of ln(time) when the same plan is measured again, over some steps."""
-TAIL = 1.645
-"""Standard deviations from the middle to the 5th and the 95th percentile."""
 STEP = 0.02
 """Step of a logarithm for differences [1]."""
-MOST_ROUNDS = 12
-CLOSE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -211,6 +139,34 @@ class Factor(Brief):
 
 
 @dataclass(frozen=True)
+class Verdict(Brief):
+    """Whether measured jobs adjust the constants, and why."""
+
+    is_applied: bool
+    reason: str
+    num_plans: int
+    """Different plans among the jobs."""
+    evidence: float
+    """Probability of the jobs if sources differ, over that if theirs is as published [1]."""
+    before: float
+    """Mean |ln(measured / predicted)| of the jobs under the published constants."""
+    left_out: float | None = None
+    """Mean |ln(measured / predicted)| of each plan under factors of others; None: there is one."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Warnings of few plans."""
+        if self.num_plans >= FEWEST_PLANS:
+            return ()
+        plans = counted(self.num_plans, "plan")
+        return (f"{plans} measured: measure {FEWEST_PLANS} or more, near the ones in question",)
+
+
+FEWEST_PLANS = 3
+"""Plans from which factors are no longer a guess."""
+
+
+@dataclass(frozen=True)
 class Factors(Listed):
     """Factors of the resources from measurements, with their errors."""
 
@@ -219,9 +175,18 @@ class Factors(Listed):
     """One for each resource, in their order."""
     log_covariance: tuple[tuple[float, ...], ...]
     """Covariance of the logarithms of the factors."""
+    verdict: Verdict | None = None
+    """Whether they are applied; None: without question."""
+
+    @property
+    def is_applied(self) -> bool:
+        """Whether the factors adjust the constants."""
+        return self.verdict is None or self.verdict.is_applied
 
     def brief(self) -> str:
-        """Return the factor of the time on each resource, in words."""
+        """Return the factor of the time on each resource, in words, or why constants stay."""
+        if self.verdict is not None and not self.is_applied:
+            return self.verdict.reason
         shown = ", ".join(f"{words(one.resource)} {one.factor:.2f}x" for one in self.factors)
         return f"{counted(self.num_measurements, 'measured job')}: {shown}"
 
@@ -242,6 +207,8 @@ class Factors(Listed):
 
     def applied(self, calibration: Calibration) -> Calibration:
         """Return constants under the factors, with intervals as wide as those of the factors."""
+        if not self.is_applied:
+            return calibration
         changed = scaled(calibration, self.values)
         widths = [(e.low / e.factor, e.high / e.factor) for e in self.factors]
         jobs = f"{self.num_measurements} measurement" + "s" * (self.num_measurements > 1)
@@ -250,72 +217,6 @@ class Factors(Listed):
             intervals=scaled_intervals(calibration.intervals, changed, widths),
             source=f"{calibration.source}; adjusted by {jobs}",
         )
-
-
-def estimated(measurements: Sequence[Measurement], prior: FloatArray) -> Factors:
-    """Return the most probable factors behind some measurements.
-
-    Parameters
-    ----------
-    prior
-        Covariance of ln(factor) before them, shape (resources, resources).
-    """
-    target = np.log([entry.step_s for entry in measurements])
-    noise = noise_covariance(measurements)
-    lowest = lowest_values(measurements)
-    values = np.zeros(len(RESOURCES))
-    for _ in range(MOST_ROUNDS):
-        logs, slopes = logs_and_slopes(measurements, values)
-        found, covariance = most_probable(target - logs + slopes @ values, slopes, noise, prior,
-                                          lowest)  # fmt: skip
-        step, values = found - values, found
-        if np.abs(step).max() < CLOSE:
-            break
-    return _factors(len(measurements), values, covariance, prior)
-
-
-def most_probable(
-    errors: FloatArray, slopes: FloatArray, noise: FloatArray, prior: FloatArray,
-    lowest: FloatArray,
-) -> tuple[FloatArray, FloatArray]:  # fmt: skip
-    """Return ln(factor) of least squares, (resources,), and their covariance.
-
-    Least (errors - slopes x)' noise^-1 (errors - slopes x) + x' prior^-1 x with x at least
-    ``lowest``; the covariance is the inverse of its curvature.
-
-    Parameters
-    ----------
-    errors
-        ln(measured / predicted without factors) of each job, (jobs,).
-    slopes
-        Derivatives of ln(time) in ln(factor), (jobs, resources).
-    noise
-        Covariance that no factor explains, (jobs, jobs).
-    prior
-        Covariance of ln(factor) before the jobs, (resources, resources).
-    """
-    from scipy.optimize import lsq_linear
-
-    whiten = np.linalg.inv(np.linalg.cholesky(noise))
-    matrix = np.vstack([whiten @ slopes, np.linalg.inv(np.linalg.cholesky(prior))])
-    target = np.concatenate([whiten @ errors, np.zeros(len(prior))])
-    found = lsq_linear(matrix, target, (lowest - 1e-9, np.full(len(prior), np.inf))).x
-    return np.asarray(found), np.asarray(np.linalg.inv(matrix.T @ matrix), dtype=float)
-
-
-def expected_log_spread(
-    measurement: Measurement, log_covariance: Sequence[Sequence[float]] | FloatArray
-) -> float:
-    """Return the expected standard deviation of ln(measured / predicted) of a job.
-
-    Parameters
-    ----------
-    log_covariance
-        Covariance of the logarithms of the factors, (resources, resources).
-    """
-    _, slopes = logs_and_slopes([measurement], np.zeros(len(RESOURCES)))
-    variance = slopes[0] @ np.array(log_covariance) @ slopes[0]
-    return float(np.sqrt(variance + PLAN_ERROR**2 + STEP_NOISE**2))
 
 
 def step_seconds(
@@ -348,39 +249,10 @@ def logs_and_slopes(
     return logs[:, 0], (logs[:, 1:] - logs[:, :1]) / STEP
 
 
-def noise_covariance(measurements: Sequence[Measurement]) -> FloatArray:
-    """Return the covariance that no factor explains; equal plans share the error of theirs."""
-    plans = [
-        (entry.problem.model, entry.problem.system, entry.problem.workload,
-         entry.strategy, entry.plan_options)
-        for entry in measurements
-    ]  # fmt: skip
-    same = np.array([[a == b for b in plans] for a in plans], dtype=float)
-    return np.asarray(PLAN_ERROR**2 * same + STEP_NOISE**2 * np.eye(len(plans)))
-
-
 def lowest_values(measurements: Sequence[Measurement]) -> FloatArray:
     """Return the least ln(factor) of each resource, (resources,): the rate of its data sheet."""
     limits = [lowest_log_factors(entry.problem.nominal_calibration) for entry in measurements]
     return np.asarray(np.minimum(np.max(limits, axis=0), 0.0))
-
-
-def _factors(number: int, values: FloatArray, covariance: FloatArray, prior: FloatArray) -> Factors:
-    """Return the estimate as plain numbers."""
-    deviations, spreads = np.sqrt(np.diag(covariance)), np.sqrt(np.diag(prior))
-    entries = tuple(
-        Factor(
-            name,
-            float(np.exp(value)),
-            float(np.exp(value - TAIL * deviation)),
-            float(np.exp(value + TAIL * deviation)),
-            float(np.exp(-TAIL * spread)),
-            float(np.exp(TAIL * spread)),
-        )
-        for name, value, deviation, spread in zip(NAMES, values, deviations, spreads, strict=True)
-    )
-    rows = tuple(tuple(float(entry) for entry in row) for row in covariance)
-    return Factors(number, entries, rows)
 
 
 def losses_s(

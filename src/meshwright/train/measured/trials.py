@@ -1,4 +1,4 @@
-"""Factors learned from measured jobs, and the few plans to run for some steps."""
+"""Intervals under learned factors, and the few plans to run for some steps."""
 
 from __future__ import annotations
 
@@ -6,48 +6,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from meshwright.base.arrays import FloatArray
-from meshwright.base.errors import Fault, SpecError
 from meshwright.cost.problem import Problem
 from meshwright.search.intervals import Distances, distances
 from meshwright.search.robustness import choose_trials
 from meshwright.train.answer import Candidate, Trials
-from meshwright.train.measured.factors import (
-    HALF_OF_80_PERCENT,
-    STEP_NOISE,
-    Factors,
-    Measurement,
-    estimated,
-    expected_log_spread,
-    prior_covariance,
-    residual_spread,
-)
+from meshwright.train.measured.factors import STEP_NOISE, Factors, Measurement
+from meshwright.train.measured.learning import expected_log_spread
 
+HALF_OF_80_PERCENT = 1.2816
+"""Standard deviations on either side of the mean that hold 80 % of normal values."""
 LEAST_SHARE = 0.05
 """Least share of draws in which a listed plan is the best."""
-
-
-def learn(measurements: Sequence[Measurement]) -> Factors:
-    """Return the factors of the resources behind measured steps of one family of chips.
-
-    Raises
-    ------
-    SpecError
-        Measurements of several families of chips: they say nothing about each other.
-    """
-    chips = {entry.problem.system.chip.family: entry.problem for entry in measurements}
-    if len(chips) != 1:
-        found = ", ".join(sorted(chips)) or "none"
-        raise SpecError(Fault("measurements", f"of chips of one family, found {found}"))
-    priors = [expected_covariance(entry.problem) for entry in measurements]
-    return estimated(measurements, np.mean(priors, axis=0))
-
-
-def expected_covariance(problem: Problem) -> FloatArray:
-    """Return the covariance of ln(factor) of the resources before any measurement."""
-    return prior_covariance(problem.nominal_calibration, residual_spread(distances(problem)))
 
 
 def with_measured_interval(problem: Problem, entry: Candidate, factors: Factors) -> Candidate:
@@ -61,9 +31,11 @@ def with_measured_interval(problem: Problem, entry: Candidate, factors: Factors)
     problem
         Problem under constants that the factors adjust.
     """
+    if not factors.is_applied:
+        return entry
     price = entry.estimate
     job = Measurement(entry.text, problem, entry.strategy, entry.plan_options, price.step_time_s)
-    left = HALF_OF_80_PERCENT * expected_log_spread(job, factors.log_covariance)
+    left = HALF_OF_80_PERCENT * expected_log_spread(job, factors)
     before = distances(problem) or Distances(left, left)
     interval_s = (
         price.step_time_s * math.exp(-min(left, before.faster)),

@@ -31,6 +31,7 @@ from meshwright.train.words import (
     host_in_words,
     interval_in_words,
     launches_in_words,
+    measured_in_words,
     memory_in_words,
     plan_in_words,
     plan_names,
@@ -190,9 +191,7 @@ def plan_tiles(plan: Plan, launch_command: str = "") -> Iterator[Tile]:
             f"one for all{simulated}", section="plan", label="operators",
         )  # fmt: skip
     if plan.factors is not None:
-        number = counted(plan.factors.num_measurements, "measured job")
-        yield Tile("What was measured?", f"constants adjusted by {number}", section="sure",
-                   label="adjusted")  # fmt: skip
+        yield Tile("What was measured?", *measured_in_words(plan.factors), "sure", label="adjusted")
     yield memory_tile(plan)
     yield time_tile(plan)
     yield from _instead(best, plan.runners_up or plan.would_fit)
@@ -518,7 +517,7 @@ def _sure_parts(plan: Plan) -> Iterator[Part]:
         yield sentence(robustness_in_words(plan, robust))
         if trials := trials_in_words(robust.trials, plan_names(plan)):
             yield sentence(trials)
-    if plan.factors is not None:
+    if plan.factors is not None and plan.factors.is_applied:
         number = counted(plan.factors.num_measurements, "measurement")
         yield Table(
             ("resource", "factor [x]", "from [x]", "to [x]"),
