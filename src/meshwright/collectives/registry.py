@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, Mask, Num, groups_of, where
+from meshwright.base.arrays import BoolArray, FloatArray, Mask, Num, groups_of, where
 from meshwright.base.registry import Registry
 from meshwright.collectives.group import Group, Span, group_size
 from meshwright.spec.collective import CollectiveKind
@@ -177,10 +177,12 @@ def best_affine_candidates(kind: CollectiveKind, group: Group[Num]) -> list[Cand
     those of a few groups come again and again: they are worked out once.
     """
     columns = [np.asarray(getattr(span, name)) for span in group.spans for name in _SPAN_COLUMNS]
-    if all(column.ndim == 0 for column in columns):
+    shape = np.broadcast_shapes(*(column.shape for column in columns))
+    if len(shape) != 1:
         forms = affine_forms(kind, group)
-        each = np.array([form for _, *form in forms], dtype=float).reshape(1, -1, 2)
-        return [forms[number] for number in _undominated(each[..., 0], each[..., 1])]
+        each = [[np.broadcast_to(part, shape).ravel() for part in form] for _, *form in forms]
+        rows = np.array(each, dtype=float).reshape(len(forms), 2, -1).transpose(1, 2, 0)
+        return [forms[number] for number in _undominated(rows[0], rows[1])]
     kinds = tuple((span.is_grid, span.in_network_reduction) for span in group.spans)
     key = kind, kinds, tuple(collective_algorithms)
     if key not in _TABLES or len(_TABLES[key].row_of) > _MOST_ROWS:
@@ -221,10 +223,10 @@ class _FormTable:
         keys = [row.tobytes() for row in groups]
         new = [number for number, key in enumerate(keys) if key not in self.row_of]
         if new:
-            numbers = iter(groups[new].T)
+            numbers = groups[new].T.reshape(len(self.kinds), len(_SPAN_COLUMNS), len(new))
             spans = (
-                Span(*(next(numbers) for _ in _SPAN_COLUMNS), *kind)  # type: ignore[arg-type]
-                for kind in self.kinds
+                Span(*(of_span[place] for place in range(len(_SPAN_COLUMNS))), *kind)
+                for of_span, kind in zip(numbers, self.kinds, strict=True)
             )
             forms = affine_forms(self.kind, Group(tuple(spans)))
             self._names = [name for name, *_ in forms]
@@ -243,9 +245,9 @@ _TABLES: dict[object, _FormTable] = {}
 
 def _undominated(fixed_s: FloatArray, slope: FloatArray) -> list[int]:
     """Return the forms, of (rows, forms), that no single other one equals or beats in all rows."""
-    with np.errstate(invalid="ignore"):
-        is_as_fast = (slope[:, :, None] <= slope[:, None]) | np.isinf(fixed_s[:, None])
-        beats = ((fixed_s[:, :, None] <= fixed_s[:, None]) & is_as_fast).all(axis=0)
+    is_as_fast = (slope[:, :, None] <= slope[:, None]) | np.isinf(fixed_s[:, None])
+    is_first = fixed_s[:, :, None] <= fixed_s[:, None]
+    beats: BoolArray = np.all(np.logical_and(is_first, is_as_fast), axis=0)
     kept: list[int] = []
     for number in np.flatnonzero(np.isfinite(fixed_s).any(axis=0)).tolist():
         if not (beats[kept, number].any() or beats[number + 1 :, number].any()):

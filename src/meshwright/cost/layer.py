@@ -248,7 +248,7 @@ class LayerCost(ExposedComm, HeldMemory):
 
     @property
     def computation_s(self) -> Num:
-        """The same without communication [s]."""
+        """Time of one micro-batch without communication [s]."""
         passes_s = self.forward_s + self.input_gradient_s + self.weight_gradient_s
         return passes_s + self.recompute_s + self.launch_s
 
