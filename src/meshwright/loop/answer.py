@@ -102,8 +102,8 @@ class LoopPlan(Shown):
     cut_share: float
     """Share of the answers that are cut off [1]."""
     lower_bound_s: float
-    """No combination of a plan of training and an engine takes less, of the splits of the devices that
-    were tried [s]."""
+    """No combination of a plan of training and an engine takes less, in the splits of the devices
+    that were tried [s]."""
     num_combinations: int
     verl: Mapping[str, str]
     """Options of verl that start the best step, by name."""

@@ -159,8 +159,9 @@ class Trainer:
 _OF_TRAINED = ("old_log_probs_s", "values_s")
 """Passes of models that are trained."""
 BUCKET_BYTES = 512.0 * 2**20
-"""Weights that pass to an engine at a time; a larger tensor passes whole. Source: verl, commit 035682e,
-``rollout.update_weights_bucket_megabytes``."""
+"""Weights that pass to an engine at a time; a larger tensor passes whole.
+
+Source: verl, commit 035682e, ``rollout.update_weights_bucket_megabytes``."""
 KNOBS: Mapping[str, str] = {
     "rollout": "gpu_memory_utilization", "reshard": "param_offload",
     "log_probs": "log_prob_micro_batch_size_per_gpu", "update": "ppo_micro_batch_size_per_gpu",
