@@ -225,8 +225,8 @@ class _FormTable:
         if new:
             numbers = groups[new].T.reshape(len(self.kinds), len(_SPAN_COLUMNS), len(new))
             spans = (
-                Span(*(of_span[place] for place in range(len(_SPAN_COLUMNS))), *kind)
-                for of_span, kind in zip(numbers, self.kinds, strict=True)
+                Span(of[0], of[1], of[2], of[3], of[4], *kind)
+                for of, kind in zip(numbers, self.kinds, strict=True)
             )
             forms = affine_forms(self.kind, Group(tuple(spans)))
             self._names = [name for name, *_ in forms]

@@ -98,7 +98,7 @@ def drawn_sources(rows: FitRows, job: Callable[[int], Measurement]) -> list[Sour
 def fitted_job(found: Fit, place: int) -> Measurement:
     """Return the measured job of a row under the fitted constants."""
     rows, job = found.rows, measurement(found.rows.predictions[place])
-    constants, draws = job.problem.nominal_calibration, dict[str, float]()
+    constants, draws = job.problem.nominal_calibration, dict[str, Any]()
     for key, value in zip(found.keys, found.values.tolist(), strict=True):
         if key.holds(rows.families[place], rows.frameworks[place]):
             draws |= draws_of(key, np.exp(value), constants)

@@ -48,7 +48,8 @@ def fit_own(predictions: Sequence[Prediction], base: str) -> OwnFit:
     ordered = sorted(predictions, key=_family)
     jobs, frameworks = [measurement(entry) for entry in ordered], {UNNAMED}
     frameworks |= {entry.row.framework for entry in ordered if entry.row.framework}
-    factors, constants, errors, left_out = dict[str, Factors](), [], [], []
+    factors, errors, left_out = dict[str, Factors](), list[float](), list[float]()
+    constants: list[FittedConstant] = []
     for family in dict.fromkeys(map(_family, ordered)):
         own = [job for job, entry in zip(jobs, ordered, strict=True) if _family(entry) == family]
         found = factors[family] = learn(own)

@@ -314,7 +314,7 @@ def _informed(rows: FitRows, key: Key, slopes: FloatArray) -> bool:
 
 def solved(
     errors_and_slopes: Callable[[FloatArray], tuple[FloatArray, FloatArray]], keys: Sequence[Key],
-    values: FloatArray, weights: FloatArray,
+    values: FloatArray, weights: FloatArray, huber: float = HUBER,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:  # fmt: skip
     """Return fitted constants, with the errors and slopes of all rows there.
 
@@ -325,7 +325,7 @@ def solved(
     """
     errors, slopes = errors_and_slopes(values)
     for _ in range(MOST_ROUNDS):
-        step = robust_step(errors, slopes, weights, keys, values)[0]
+        step = robust_step(errors, slopes, weights, keys, values, huber)[0]
         values = values + np.clip(step, -0.5, 0.5)
         errors, slopes = errors_and_slopes(values)
         if np.abs(step).max() < CLOSE:
