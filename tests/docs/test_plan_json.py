@@ -74,6 +74,7 @@ DECLARED = {
     "Robustness": Robustness,
     "Trials": Trials,
     "Factors": factors.Factors,
+    "Verdict": factors.Verdict,
     "Factor": factors.Factor,
     "Diagnosis": Diagnosis,
     "Loss": Loss,

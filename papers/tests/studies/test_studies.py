@@ -17,7 +17,6 @@ from temp_results import RESULTS, unjudged
 from meshwright_papers.studies import crossover
 from meshwright_papers.studies.dfmodel import trillion
 from meshwright_papers.studies.study import (
-    FOLDER,
     Verdict,
     document,
     studies,
@@ -104,7 +103,7 @@ def test_the_committed_document_says_what_the_study_finds_now(study):
     name, kind, result = study
     if name not in LONG:
         text = (DOCS / "studies.md").read_text(encoding="utf-8")
-        assert study_markdown(name, kind.title, kind.source, result, FOLDER) in text
+        assert study_markdown(name, kind.title, kind.source, result, "studies/") in text
     for table in result.tables:
         committed = committed_rows(table)
         rows = list(csv.DictReader(io.StringIO(table_csv(table))))

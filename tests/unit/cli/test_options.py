@@ -194,6 +194,7 @@ def test_an_output_file_needs_its_folder(capsys, tmp_path):
 
 WRITING = {
     ("plan", "out"): ["llama3-8b", "--on", "8xH100", "--seq", "4096", "--global-batch", "8"],
+    ("loop", "report"): ["llama3-8b", "--on", "8xH100", "--prompts", "64", "--answer", "1024"],
     ("estimate", "out"): ["llama3-8b", "--on", "8xH100", "--seq", "4096", "--global-batch", "8"],
     ("plan", "report"): ["llama3-8b", "--on", "8xH100", "--seq", "4096", "--global-batch", "8"],
     ("estimate", "report"): ["llama3-8b", "--on", "8xH100", "--seq", "4096", "--global-batch", "8"],
