@@ -29,6 +29,8 @@ EXPECTED = (0.1, *(0.1 for _ in NAMES), 0.07, 0.5, *(1.0 for _ in JOB_TRAITS))
 then factors of traits."""
 HELD = 0.7
 """Standard deviation of the logarithm of each about it."""
+MOST_HELD = 3.0
+"""Standard deviations that a width lies from it at most: beyond, covariances lose their digits."""
 MOST_JOBS = 20
 """Jobs of a source that are used, drawn by chance: large tables do not drown small ones."""
 SEED = 0
@@ -126,7 +128,8 @@ def fit_between(sources: Sequence[Source]) -> Between | None:
         likely = sum(replace(one.jobs, between=found).log_density for one in used)
         return float(0.5 * away @ away - likely)
 
-    return _between(minimize(unlikely, start, method="L-BFGS-B").x)
+    within = [(each - MOST_HELD * HELD, each + MOST_HELD * HELD) for each in start.tolist()]
+    return _between(minimize(unlikely, start, method="L-BFGS-B", bounds=within).x)
 
 
 def _between(logs: FloatArray) -> Between:
