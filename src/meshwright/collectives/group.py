@@ -39,6 +39,10 @@ class Span(Generic[N]):
     in_network_reduction: bool
 
 
+SPAN_COLUMNS = ("size", "bandwidth_bytes_per_s", "latency_s", "message_half_bytes", "closes")
+"""Numbers of a span, in their order; the other fields are those of its level."""
+
+
 @dataclass(frozen=True)
 class Group(Generic[N]):
     """The spans of a group, innermost level first."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, Mask, Num, groups_of, where
 from meshwright.base.registry import Registry
-from meshwright.collectives.group import Group, Span, group_size
+from meshwright.collectives.group import SPAN_COLUMNS, Group, Span, group_size
 from meshwright.spec.collective import CollectiveKind
 
 
@@ -176,7 +176,7 @@ def best_affine_candidates(kind: CollectiveKind, group: Group[Num]) -> list[Cand
     minimum over the rest is the minimum over all. Rows of equal numbers have equal forms, and
     those of a few groups come again and again: they are worked out once.
     """
-    columns = [np.asarray(getattr(span, name)) for span in group.spans for name in _SPAN_COLUMNS]
+    columns = [np.asarray(getattr(span, name)) for span in group.spans for name in SPAN_COLUMNS]
     shape = np.broadcast_shapes(*(column.shape for column in columns))
     if len(shape) != 1:
         forms = affine_forms(kind, group)
@@ -194,7 +194,6 @@ def best_affine_candidates(kind: CollectiveKind, group: Group[Num]) -> list[Cand
     return [(names[form], fixed_s[number, form], slope[number, form]) for form in kept]
 
 
-_SPAN_COLUMNS = ("size", "bandwidth_bytes_per_s", "latency_s", "message_half_bytes", "closes")
 _MOST_ROWS = 65_536
 """Distinct groups whose forms are kept, about."""
 
@@ -223,7 +222,7 @@ class _FormTable:
         keys = [row.tobytes() for row in groups]
         new = [number for number, key in enumerate(keys) if key not in self.row_of]
         if new:
-            numbers = groups[new].T.reshape(len(self.kinds), len(_SPAN_COLUMNS), len(new))
+            numbers = groups[new].T.reshape(len(self.kinds), len(SPAN_COLUMNS), len(new))
             spans = (
                 Span(of[0], of[1], of[2], of[3], of[4], *kind)
                 for of, kind in zip(numbers, self.kinds, strict=True)

@@ -25,7 +25,7 @@ from meshwright.base.arrays import (
     smaller,
     where,
 )
-from meshwright.collectives.group import Group, Reach, make_block_group, make_group
+from meshwright.collectives.group import SPAN_COLUMNS, Group, Reach, make_block_group, make_group
 from meshwright.collectives.registry import (
     Affine,
     affine_forms,
@@ -555,14 +555,11 @@ def _part_of(reach: Reach[FloatArray], degree: FloatArray) -> Reach[FloatArray]:
     return Reach(tuple(np.where(left == 1, size, 0) * 1.0 for size in sizes), reach.apart)
 
 
-_SPAN_COLUMNS = ("size", "bandwidth_bytes_per_s", "latency_s", "message_half_bytes", "closes")
-
-
 def _chosen(first: BoolArray, one: Columns, other: Columns) -> Columns:
     """Return a group with the spans of one where ``first`` holds, and of another elsewhere."""
     return Group(
         tuple(
-            replace(b, **{n: where(first, getattr(a, n), getattr(b, n)) for n in _SPAN_COLUMNS})
+            replace(b, **{n: where(first, getattr(a, n), getattr(b, n)) for n in SPAN_COLUMNS})
             for a, b in zip(one.spans, other.spans, strict=True)
         )
     )

@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, read_only
-from meshwright.collectives.group import Group, Span, group_size
+from meshwright.collectives.group import SPAN_COLUMNS, Group, Span, group_size
 from meshwright.collectives.registry import best_algorithm, collective_algorithms
 from meshwright.cost.communication import AxisNetwork
 from meshwright.network.placement import AxisPlace, Ranks
@@ -220,10 +220,11 @@ class RowGroups:
 
     def _rows(self, group: Group[FloatArray]) -> list[Group[float]]:
         number = len(self.network.strategy.tp)
-        names = ("size", "bandwidth_bytes_per_s", "latency_s", "message_half_bytes", "closes")
         spans = []
         for span in group.spans:
-            columns = [np.broadcast_to(getattr(span, name), number).tolist() for name in names]
+            columns = [
+                np.broadcast_to(getattr(span, name), number).tolist() for name in SPAN_COLUMNS
+            ]
             kind = span.is_grid, span.in_network_reduction
             spans.append(
                 [
