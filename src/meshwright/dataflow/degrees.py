@@ -90,7 +90,7 @@ class DegreePricing:
             return self._repeated(tp, pp, dp, is_final, enough_s if self.only_best else inf)
         if forward_kernels(self.graph) is None:
             return RefusedDegrees("gradients without the name of their kernel")
-        if self.least_s(tp, pp, dp) >= enough_s:
+        if self.least_s(tp, pp, dp, is_final=False) >= enough_s:
             return RefusedDegrees(SLOWER)
         return self._cut(tp, pp, dp, enough_s)
 
@@ -376,18 +376,22 @@ class DegreePricing:
         num_devices, rate = self.system.spec.num_alive, self.system.peak_flops_per_s(self.graph)
         return work * num_devices / (tp * rate)
 
-    def least_s(self, tp: int, pp: int, dp: int, slowest_s: float = 0.0) -> float:
+    def least_s(
+        self, tp: int, pp: int, dp: int, slowest_s: float = 0.0, *, is_final: bool = True
+    ) -> float:
         """Return a bound of all cuts [s]: the graph on one group, spread evenly over the stages.
 
         Parameters
         ----------
         slowest_s
             Seconds that the slowest stage of every cut takes [s].
+        is_final
+            False: the bound of means alone, without integer programs: a little lower.
         """
         passes = -(-self.num_passes // dp)
         seconds = self._seconds(tp, dp, self._residency())
         sums = self._sums(seconds)
-        whole = choose_for_largest(sums)
+        whole = choose_for_largest(sums, uses_program=is_final)
         total = whole[0].lower_bound if whole else 0.0
         least = max(float(costs.min()) for tables in sums for costs in tables.costs)
         fewest = sum(float(params.min()) for params in seconds.parameters)
