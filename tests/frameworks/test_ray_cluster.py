@@ -14,7 +14,11 @@ from meshwright.base.errors import MeshwrightError
 pytest.importorskip("ray", reason="Ray is not installed")
 
 FUNCTIONS = """
-import os, signal
+import os, signal, time
+
+def slow(number):
+    time.sleep(0.05)
+    return number
 
 def killer(number):
     if number == 3:
@@ -39,6 +43,7 @@ def head(tmp_path, monkeypatch):
     """Return a function that starts a head of two workers, and returns its address."""
     (tmp_path / "asked_of_ray.py").write_text(FUNCTIONS)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     script = str(Path(sys.executable).parent / "ray")
     started = []
 
@@ -60,6 +65,7 @@ def head(tmp_path, monkeypatch):
                 break
         return f"ray://127.0.0.1:{port}"
 
+    start.started = started
     yield start
     for process in started:
         process.terminate()
@@ -84,3 +90,16 @@ def test_a_worker_of_another_version_answers_nothing(head):
     wrong = pytest.raises(MeshwrightError, match=r"process .* runs another version of meshwright")
     with open_cluster(head(OTHER)) as cluster, wrong:
         list(answers(cluster, abs, range(5)))
+
+
+def test_a_head_that_ends_is_told_by_its_address(head):
+    import asked_of_ray
+
+    address = head()
+    gone = pytest.raises(MeshwrightError, match=f"head at {address} is gone; run again to go on")
+    with open_cluster(address) as cluster, gone:
+        for number, _ in enumerate(answers(cluster, asked_of_ray.slow, range(10_000))):
+            if number == 3:
+                process = head.started[-1]
+                subprocess.run(["pkill", "-KILL", "-P", str(process.pid)], check=True)
+                process.kill()

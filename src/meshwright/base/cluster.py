@@ -251,9 +251,7 @@ class DaskWorkers(Cluster):
     def check(self) -> None:
         """Raise an error where the scheduler is gone; drop calls whose workers are all gone."""
         if self._client.status != "running":
-            raise MeshwrightError(
-                f"the scheduler at {self._address} is gone; run again to go on where this stopped"
-            )
+            raise _gone(f"the scheduler at {self._address}")
         if self._pinned:
             self.renew()
             for inner, workers in list(self._pinned.values()):
@@ -278,15 +276,28 @@ class RayWorkers(Cluster):
         try:
             ray.init(address=where, log_to_driver=False, logging_level="ERROR")
         except (ConnectionError, OSError, RuntimeError):
-            raise _not_there(where, "a Ray cluster") from None
+            what = "a Ray cluster; where it asks for a token, set RAY_AUTH_MODE=token"
+            raise _not_there(where, what) from None
+        self._address = where
         self.num_workers = int(ray.cluster_resources().get("CPU", 1))
 
     def submit(self, call: Callable[..., Any], *given: Any) -> Future[Any]:
         """Return the future result of a call."""
         found: Future[Any] = Future()
         task = self._ray.remote(call).options(max_retries=0, scheduling_strategy="SPREAD")
-        task.remote(*given).future().add_done_callback(partial(_passed_on, found))
+        try:
+            inner = task.remote(*given).future()
+        except ConnectionError:
+            raise _gone(f"the head at {self._address}") from None
+        inner.add_done_callback(partial(_passed_on, found))
         return found
+
+    def check(self) -> None:
+        """Raise an error where the head is gone."""
+        try:
+            self._ray.cluster_resources()
+        except Exception:  # which one depends on when it is asked
+            raise _gone(f"the head at {self._address}") from None
 
     def end(self) -> None:
         """Leave the cluster; calls under way are cancelled."""
@@ -339,6 +350,10 @@ def _lacking(package: str) -> UnsupportedError:
 
 def _not_there(where: str, what: str) -> SpecError:
     return SpecError(Fault("--on-cluster", f"no answer from {where!r}", f"the address of {what}"))
+
+
+def _gone(what: str) -> MeshwrightError:
+    return MeshwrightError(f"{what} is gone; run again to go on where this stopped")
 
 
 def _other_version(worker: str) -> str:
