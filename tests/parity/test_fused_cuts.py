@@ -9,14 +9,18 @@ from sampled import sampled
 
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.systems import load_system
+from meshwright.dataflow.answer import SplitPlan
+from meshwright.dataflow.degrees import DegreePricing
 from meshwright.dataflow.fusion.cores import tileable_dims
 from meshwright.dataflow.fusion.fuse import fuse_graph
 from meshwright.dataflow.fusion.question import FusionQuestion, target_named, tiles_of
 from meshwright.dataflow.price import Residency, SplitTimes
 from meshwright.dataflow.roofline import CalibratedSystem, product_s, product_shape
-from meshwright.dataflow.stages import cut_stages
+from meshwright.dataflow.stages import ROUNDING, cut_stages
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, Operand, Unit, Weight, num_elements
+from meshwright.graph.kernels.workloads import fft
+from meshwright.sweep.systems import system_of
 
 SYSTEM = CalibratedSystem(load_system("2xH100"), load_calibration("default"))
 WORD = 2.0
@@ -120,6 +124,23 @@ def test_cuts_through_fused_kernels_are_the_best_of_all(seed, num_stages):
     found = cut_stages([tables], num_stages, send)
     assert found.cost == pytest.approx(everything(graph, num_stages), rel=1e-12)
     assert found.lower_bound == pytest.approx(found.cost, rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", sampled(range(300), 6))
+def test_no_cut_is_faster_than_the_bound_of_cuts(seed):
+    """A tensor that a cut takes off the chip moves beside what its kernels compute.
+
+    One that changes its layout within a stage is priced on its own.
+    """
+    links, network = ("D2D", "NVLink4")[seed % 2], ("fat-tree", "torus-2d", "dgx-1")[seed % 3]
+    design = {"chip": "A100", "memory": "DDR5", "links": links, "network": network, "devices": 16}
+    system = CalibratedSystem(system_of(design), load_calibration("uncalibrated"))
+    side = 2 ** (8 + seed % 7)
+    for graph in (random_graph(seed, 3 + seed % 3), fft(side, side)):
+        pricing = DegreePricing(graph, system)
+        for tp, pp in ((4, 4), (8, 2)):
+            plan = pricing.priced(tp, pp, 1)
+            assert not isinstance(plan, SplitPlan) or plan.lower_bound_s <= plan.step_s * ROUNDING
 
 
 TARGET = target_named("SN10")

@@ -390,7 +390,7 @@ class DegreePricing:
         """
         passes = -(-self.num_passes // dp)
         seconds = self._seconds(tp, dp, self._residency())
-        sums = self._sums(seconds)
+        sums = self._sums(seconds, is_cut=True)
         whole = choose_for_largest(sums, uses_program=is_final)
         total = whole[0].lower_bound if whole else 0.0
         least = max(float(costs.min()) for tables in sums for costs in tables.costs)
@@ -401,15 +401,15 @@ class DegreePricing:
     def _seconds(self, tp: int, dp: int, residency: Residency) -> SplitTimes:
         return SplitTimes(self.graph, self.system, tp, residency, -(-self.num_passes // dp))
 
-    def _sums(self, seconds: SplitTimes) -> list[SplitTables]:
+    def _sums(self, seconds: SplitTimes, *, is_cut: bool = False) -> list[SplitTables]:
         """Return the tables of all means of computation and collectives."""
         means = OVERLAP_MEANS if self.hides_network else (EXPOSED,)
         if self.stage_time is None:
-            return [seconds.tables(mean) for mean in means]
+            return [seconds.tables(mean, is_cut=is_cut) for mean in means]
         columns = self.stage_time.compute_s(seconds)
         found = []
         for mean in means:
-            sent = seconds.tables(replace(mean, compute=0.0))
+            sent = seconds.tables(replace(mean, compute=0.0), is_cut=is_cut)
             costs = zip(sent.costs, columns, strict=True)
             found.append(replace(sent, costs=tuple(n + mean.compute * c for n, c in costs)))
         return found

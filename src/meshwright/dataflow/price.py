@@ -28,7 +28,7 @@ from meshwright.dataflow.layouts import (
 )
 from meshwright.dataflow.roofline import CalibratedSystem, Links, Roofline
 from meshwright.dataflow.sharding import ChangeCost, PairCosts, SplitTables
-from meshwright.graph.kernels.backward import gradient_name
+from meshwright.graph.kernels.backward import forward_kernels, gradient_name
 from meshwright.graph.kernels.graph import DataflowGraph, Edge
 from meshwright.graph.kernels.kernel import (
     Kernel,
@@ -209,8 +209,11 @@ class SplitTimes:
             return 0.0
         return self.links.time_s(kind, payload_bytes(kind, num_bytes, self.degree))
 
-    def tables(self, weights: TimeWeights = EXPOSED) -> SplitTables:
-        """Return the splits with their seconds, weighted."""
+    def tables(self, weights: TimeWeights = EXPOSED, *, is_cut: bool = False) -> SplitTables:
+        """Return the splits with their seconds, weighted.
+
+        ``is_cut``: those that no cut into stages can save, which bound the sum of all stages.
+        """
         network = _column(self.splits, self._network_s)
         return SplitTables(
             graph=self.graph,
@@ -222,7 +225,7 @@ class SplitTimes:
             ),
             held_bytes=self.held_bytes,
             change_cost=lambda b, have, want: weights.network * self.change_s(b, have, want),
-            pair_costs=self._pair_costs(weights),
+            pair_costs=self._pair_costs(weights, is_cut),
             exits=exits_of(self.graph, self.degree, self.residency.layers),
             cut_cost=lambda n, split, before, after: (
                 weights.compute * self._cut_s(n, split.dim, before, after)
@@ -235,16 +238,18 @@ class SplitTimes:
         A tensor that would stay on the chip is written by the stage that makes it, and read by a
         separate launch in the stage that needs it.
         """
-        roofline, inside = self._roofline, after & ~before
+        inside = after & ~before
         cut = [
             edge
-            for edge in roofline.fused
+            for edge in self._roofline.fused
             if number in (edge.producer, edge.consumer)
             and not (inside >> edge.producer & inside >> edge.consumer & 1)
         ]
-        if not cut:
-            return 0.0
-        return roofline.kernel_s(number, dim, cut) - roofline.kernel_s(number, dim)
+        return self._without_s(number, dim, cut) if cut else 0.0
+
+    def _without_s(self, number: int, dim: str | None, cut: Sequence[Edge]) -> float:
+        """Return the extra time of a kernel some of whose tensors do not stay on the chip [s]."""
+        return self._roofline.kernel_s(number, dim, cut) - self._roofline.kernel_s(number, dim)
 
     @cached_property
     def compute_s(self) -> tuple[FloatArray, ...]:
@@ -277,8 +282,13 @@ class SplitTimes:
     def _roofline(self) -> Roofline:
         return Roofline(self.graph, self.system, self.degree, self.residency.bytes_per_row)
 
-    def _pair_costs(self, weights: TimeWeights) -> dict[Pair, PairCosts]:
-        """Return the joint costs of the splits of two kernels, by the numbers of both."""
+    def _pair_costs(self, weights: TimeWeights, is_cut: bool) -> dict[Pair, PairCosts]:
+        """Return the joint costs of the splits of two kernels, by the numbers of both.
+
+        A cut between the two kernels of a fused tensor adds to each what ``_cut_s`` says: the sum
+        over its tensors is at least the sum of one at a time. Sums of gradients that two stages
+        share are not priced.
+        """
         found: dict[Pair, PairCosts] = {}
 
         def add(pair: Pair, costs: FloatArray, held_bytes: FloatArray) -> None:
@@ -289,9 +299,15 @@ class SplitTimes:
         for edge in self._roofline.fused:
 
             def through_memory_s(a: KernelSplit, b: KernelSplit, edge: Edge = edge) -> float:
-                stays = a.writes == b.reads[edge.place]
+                if a.writes == b.reads[edge.place]:
+                    return 0.0
                 dims = (a.dim, b.dim)
-                return 0.0 if stays else weights.compute * self._roofline.materialised_s(edge, dims)
+                seconds = self._roofline.materialised_s(edge, dims)
+                if is_cut:
+                    ends = zip((edge.producer, edge.consumer), dims, strict=True)
+                    more = (self._without_s(number, dim, [edge]) for number, dim in ends)
+                    seconds = min(seconds, sum(more))
+                return weights.compute * seconds
 
             pair = (edge.producer, edge.consumer)
             costs = self._table(pair, through_memory_s)
@@ -302,7 +318,10 @@ class SplitTimes:
             add(pair, np.zeros_like(held_bytes), held_bytes)
         # gradients of weights are summed over the group once a step, spread over its passes; those
         # of the rows of a table reach them in every pass
+        owners = forward_kernels(self.graph) if is_cut else None
         for pair, sums_s in gradient_sums(self.graph, self.splits, self.change_s):
+            if owners is not None and owners[pair[0]] != owners[pair[1]]:
+                continue
             is_lookup = self.graph.kernels[pair[1]].unit is Unit.NONE
             costs = weights.network / (1 if is_lookup else self.num_passes) * sums_s
             add(pair, costs, np.zeros_like(costs))
