@@ -244,11 +244,11 @@ class LayerCost(ExposedComm, HeldMemory):
     @property
     def total_s(self) -> Num:
         """One micro-batch through this layer, forward and backward [s]."""
-        return self.computation_s + exposed_s(self)
+        return self.anywhere_s + exposed_s(self)
 
     @property
-    def computation_s(self) -> Num:
-        """Time of one micro-batch without communication [s]."""
+    def anywhere_s(self) -> Num:
+        """The same wherever the axes lie: communication is left out [s]."""
         passes_s = self.forward_s + self.input_gradient_s + self.weight_gradient_s
         return passes_s + self.recompute_s + self.launch_s
 
