@@ -143,13 +143,18 @@ def loop_step(asked: Asked, step: Step) -> LoopStep:
     if per_million is not None and price.power_w is not None:
         energy_j = price.power_w * train_s + per_million * answers / MILLION
     rent = float(step_cost_usd(problem.system.chip, total_s, float(step.num_devices)))
-    ends = None
-    token = most.estimate
+    ends, token = None, most.estimate
     if price.interval_s is not None and token.latency_interval_s is not None:
-        fast, slow = (rollout_s * token.latency_interval_s[end] / token.latency_s for end in (0, 1))
-        mine = (train_s * price.interval_s[end] / price.step_time_s for end in (0, 1))
-        others_s = total_s - rollout_s - train_s
-        ends = _ends(step, (fast, slow), tuple(mine), others_s)
+        others_s = step.reshard_s if step.staleness else total_s - rollout_s - train_s
+        ends = tuple(
+            stale_step_s(
+                rollout_s * slow_token_s / token.latency_s,
+                train_s * slow_s / price.step_time_s, others_s, step.staleness,
+            )
+            for slow_token_s, slow_s in zip(
+                token.latency_interval_s, price.interval_s, strict=True
+            )
+        )  # fmt: skip
     return LoopStep(
         training=trainer.candidate,
         rollout=most,
@@ -170,17 +175,6 @@ def loop_step(asked: Asked, step: Step) -> LoopStep:
         energy_j=energy_j,
         cost_usd=None if rent != rent else rent,
     )
-
-
-def _ends(
-    step: Step, rollout_s: tuple[float, float], train_s: tuple[float, ...], others_s: float
-) -> tuple[float, float]:
-    """Return the step with both roles at their fast ends, and at their slow ends [s]."""
-    if step.apart and step.staleness:
-        fast, slow = (max(pair) + step.reshard_s for pair in zip(rollout_s, train_s, strict=True))
-        return fast, slow
-    fast, slow = (sum(pair) + others_s for pair in zip(rollout_s, train_s, strict=True))
-    return fast, slow
 
 
 def _warnings(asked: Asked, step: Step) -> Iterator[str]:
