@@ -16,7 +16,7 @@ from meshwright.cost.problem import Problem
 from meshwright.loop.answer import LoopPlan, LoopStep, PhaseMemory
 from meshwright.loop.question import Sharing, Work, check_work
 from meshwright.loop.search import Answered, Asked, found_step, relaxed
-from meshwright.loop.step import KNOBS, Step, reshard_bytes, weight_bytes
+from meshwright.loop.step import KNOBS, Step, reshard_bytes, stale_step_s, weight_bytes
 from meshwright.loop.verl import verl_options
 from meshwright.serve.passes import ServingProblem
 from meshwright.serve.price import MILLION
