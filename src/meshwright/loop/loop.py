@@ -115,7 +115,7 @@ def _answer(asked: Asked, found: Answered, calibration: str, command: str) -> Lo
         cut_share=work.lengths.cut_share,
         lower_bound_s=found.lower_bound_s,
         num_combinations=found.num_combinations,
-        verl=verl_options(found.step, keeps_engine=asked.sharing.keeps_engine),
+        verl=verl_options(found.step),
         warnings=tuple(_warnings(asked, found.step)),
         version=version(),
         command=command,
@@ -133,7 +133,7 @@ def loop_step(asked: Asked, step: Step) -> LoopStep:
                           serving.plan_options, 1)
         for size in (step.rolled.in_flight, step.rolled.mean_in_flight)
     )  # fmt: skip
-    rollout_s = step.rolled.total_s / max(step.staleness, 1)
+    rollout_s = step.rollout_s
     parts_s = step.parts_s
     total_s = time_told("a step", step.total_s, parts_s)
     answers = work.num_samples * work.lengths.mean
@@ -145,11 +145,11 @@ def loop_step(asked: Asked, step: Step) -> LoopStep:
     rent = float(step_cost_usd(problem.system.chip, total_s, float(step.num_devices)))
     ends, token = None, most.estimate
     if price.interval_s is not None and token.latency_interval_s is not None:
-        others_s = step.reshard_s if step.staleness else total_s - rollout_s - train_s
+        others_s = step.reshard_s if step.sharing.staleness else total_s - rollout_s - train_s
         ends = tuple(
             stale_step_s(
                 rollout_s * slow_token_s / token.latency_s,
-                train_s * slow_s / price.step_time_s, others_s, step.staleness,
+                train_s * slow_s / price.step_time_s, others_s, step.sharing.staleness,
             )
             for slow_token_s, slow_s in zip(
                 token.latency_interval_s, price.interval_s, strict=True
@@ -190,9 +190,8 @@ def _warnings(asked: Asked, step: Step) -> Iterator[str]:
             f"lengths of answers are log-normal with a spread of {work.lengths.spread:g} "
             "(--with length_spread): take it from the log of your run"
         )
-    left_out = "rewards by rule, transfers of samples and start of the engine are left out"
-    yield left_out
-    if step.apart and asked.sharing.staleness == 0:
+    yield "rewards by rule, transfers of samples and start of the engine are left out"
+    if step.sharing.apart and step.sharing.staleness == 0:
         yield "without staleness one role waits while the other works (--staleness 1)"
 
 
