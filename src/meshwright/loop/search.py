@@ -88,17 +88,10 @@ class Answered:
     """Best steps of other engines or other numbers of devices."""
 
 
-@dataclass(frozen=True)
-class Trainers:
-    """Leading plans of training, and a bound on all of them."""
-
-    found: tuple[Trainer, ...]
-    lower_bound_s: float
-    """Least time of all parts of training in a step [s]."""
-
-
-def trainers(asked: Asked, reserved_bytes: float) -> Trainers:
+def trainers(asked: Asked, reserved_bytes: float) -> tuple[tuple[Trainer, ...], float]:
     """Return the leading plans of training that leave some memory of each device free.
+
+    And a bound on all parts of training in a step of any plan [s].
 
     Raises
     ------
@@ -126,7 +119,7 @@ def trainers(asked: Asked, reserved_bytes: float) -> Trainers:
     pass_s = best.mfu_causal * best.step_time_s / 3.0 * work.num_mini_batches
     updates = work.num_updates * (1 + work.models.has_critic)
     bound_s = updates * leaders.coverage.lower_bound_s + len(work.passes) * pass_s
-    return Trainers(found, bound_s)
+    return found, bound_s
 
 
 def _with_capacity(problem: Problem, capacity_bytes: float) -> Problem:
@@ -192,8 +185,8 @@ def colocated(asked: Asked) -> Answered:
     buffers = max(engine.buffers_bytes for _, engine in ranked)
     if sharing.keeps_engine:
         buffers = asked.capacity_bytes * (sharing.memory_share or KEPT_SHARE)
-    leading = trainers(asked, buffers)
-    bound_s = ranked[0][0] + leading.lower_bound_s + wakes_s
+    leading, train_bound_s = trainers(asked, buffers)
+    bound_s = ranked[0][0] + train_bound_s + wakes_s
     best: dict[Any, Step] = {}
     closest, looked = list[Step](), 0
     for park in sharing.parks:
@@ -221,14 +214,14 @@ def colocated(asked: Asked) -> Answered:
 
 
 def _beside_engine(
-    asked: Asked, leading: Trainers, park: Park, buffers: float
+    asked: Asked, leading: tuple[Trainer, ...], park: Park, buffers: float
 ) -> tuple[Trainer, ...]:
     """Return the leading plans of training that fit beside the other roles; none: none does."""
-    fitting = tuple(one for one in leading.found if _fits_training(asked, one, park, buffers))
+    fitting = tuple(one for one in leading if _fits_training(asked, one, park, buffers))
     if fitting:
         return fitting
     try:
-        return trainers(asked, _reserved(asked, park, buffers)).found
+        return trainers(asked, _reserved(asked, park, buffers))[0]
     except InfeasibleError:
         return ()
 
@@ -338,13 +331,13 @@ def _beside(asked: Asked, train: int) -> tuple[Step, float]:
     tried, whys = [], ""
     for park in sharing.parks:
         try:
-            known = trainers(part, _reserved(part, park, 0.0))
+            known, bound_s = trainers(part, _reserved(part, park, 0.0))
         except InfeasibleError as error:
             whys = str(error)
             continue
         entries = [
-            (sum(one.parts_s.values()) + moved_s, one, park, moved_s, known.lower_bound_s)
-            for one in known.found if (moved_s := one.parking_s(park)) is not None
+            (sum(one.parts_s.values()) + moved_s, one, park, moved_s, bound_s)
+            for one in known if (moved_s := one.parking_s(park)) is not None
             and _fits_training(asked, one, park)
         ]  # fmt: skip
         tried += entries
