@@ -76,7 +76,7 @@ class LayerBound(HeldMemory):
 
     @property
     def anywhere_s(self) -> Num:
-        """The same wherever the axes lie: a bound over all places is one as it is [s]."""
+        """Time of one micro-batch wherever the axes lie: the bound holds for all places [s]."""
         return self.total_s
 
     @classmethod

@@ -248,7 +248,7 @@ class LayerCost(ExposedComm, HeldMemory):
 
     @property
     def anywhere_s(self) -> Num:
-        """The same wherever the axes lie: communication is left out [s]."""
+        """Time of one micro-batch wherever the axes lie: without communication [s]."""
         passes_s = self.forward_s + self.input_gradient_s + self.weight_gradient_s
         return passes_s + self.recompute_s + self.launch_s
 
