@@ -95,16 +95,6 @@ class Call:
         return None if self.counter is None else self.counter(things, note)
 
 
-MOVED = {
-    "decode": "mw.serve(model, batch=..., context=...)",
-    "prefill": "mw.serve(model, batch=..., prompt=...)",
-    "disaggregated": "mw.serve(model, disaggregated=True, ...)",
-    "graph": "mw.map(graph, on=...)",
-    "server": "framework=...",
-}
-"""Keywords of earlier versions, and how the same is said now."""
-
-
 class Verb(Generic[Q, T]):
     """A command as a function: options by keyword, its arguments by position as well."""
 
@@ -135,8 +125,6 @@ class Verb(Generic[Q, T]):
                  for value in arguments]  # fmt: skip
         shown += [f"{name}={value!r}" if isinstance(value, str | int | float) else name
                   for name, value in options.items()]  # fmt: skip
-        if moved := [name for name in options if name in MOVED.keys() - self.question.options]:
-            raise SpecError([Fault(name, "has a new name", MOVED[name]) for name in moved])
         asked = self.question.ask(given | options, verb=self.name)
         return self.answer(asked, Call(f"mw.{self.name}({', '.join(shown)})"))
 

@@ -65,7 +65,6 @@ def test_every_module_of_the_folder_serves_the_commands():
         "answers",
         "completion",
         "explore",
-        "moved",
         "show",
         "study",
     }

@@ -106,8 +106,6 @@ def test_serving_has_a_verb():
     assert not stated.runners_up
     with pytest.raises(SpecError, match=r"--context: is needed .*or --prompt"):
         mw.serve("llama3-8b", on="8xH100", batch=64)
-    with pytest.raises(SpecError, match=r"decode: has a new name .mw.serve\(model, .*context"):
-        mw.plan("llama3-8b", on="8xH100", decode=True, batch=64, context="1k")
     with pytest.raises(UnknownNameError, match="unknown option of serve 'global_batch'"):
         mw.serve("llama3-8b", on="8xH100", batch=64, context="1k", global_batch=2)
 

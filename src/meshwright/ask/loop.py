@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from meshwright.ask.questions import Loop
 from meshwright.ask.reading import Reading
 from meshwright.catalog.workloads import load_server
@@ -26,16 +28,12 @@ def work_of(reading: Reading, asked: Loop) -> Work | None:
         return None
     usual = USUAL_SPREAD if asked.longest_answer else 0.0
     work = Work(
-        algorithm=asked.algorithm,
-        prompts=asked.prompts,
-        samples=asked.samples,
-        prompt=asked.prompt,
-        lengths=AnswerLengths(
+        asked.algorithm, asked.prompts, asked.samples, asked.prompt,
+        AnswerLengths(
             float(asked.answer), float(asked.longest_answer or asked.answer),
             usual if asked.length_spread is None else asked.length_spread,
         ),
-        mini_batch=asked.mini_batch or asked.prompts,
-        epochs=asked.epochs,
+        mini_batch=asked.mini_batch or asked.prompts, epochs=asked.epochs,
         has_reward_model=asked.reward_model,
     )  # fmt: skip
     reading.value(check_work, work)
@@ -49,16 +47,9 @@ def sharing_of(reading: Reading, asked: Loop) -> Sharing:
     else:
         why = "needs --apart: one set of devices in turn rolls out with the newest weights"
         asked.refuse_idle(reading, ("staleness", "train_devices"), why)
+    stated = {entry.name: getattr(asked, entry.name) for entry in fields(Sharing)}
     staleness = 1 if asked.staleness is None else asked.staleness
-    return Sharing(
-        apart=asked.apart,
-        staleness=staleness * asked.apart,
-        train_devices=asked.train_devices,
-        engine_tp=asked.engine_tp,
-        memory_share=asked.memory_share,
-        park=asked.park,
-        keeps_engine=asked.keeps_engine,
-    )
+    return Sharing(**stated | {"staleness": staleness * asked.apart})
 
 
 def engine_of(asked: Loop, system: SystemSpec) -> str:

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshwright.audit.laws import Inequality, Laws, equal
-from meshwright.audit.machine import peak_flops_per_s
+from meshwright.audit.machine import peak_flops_per_s, rent_is_paid
 from meshwright.audit.work import ModelFacts
 from meshwright.spec.workload import Training
 
 LAWS: Laws[LoopFacts] = Laws()
-HOURS = 3600.0
 
 
 @dataclass(frozen=True)
@@ -90,8 +89,5 @@ def bound_holds(facts: LoopFacts) -> Inequality:
 
 @law("the cost equals devices times rent times time")
 def money_is_rent(facts: LoopFacts) -> Inequality | None:
-    rent = facts.system.chip.rent_usd_per_hour
-    if facts.cost_usd is None or rent is None:
-        return None
-    paid = rent * facts.num_devices * facts.step_time_s / HOURS
-    return equal(facts.cost_usd, paid, "USD")
+    device_s = facts.num_devices * facts.step_time_s
+    return rent_is_paid(facts.system, facts.cost_usd, device_s)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from math import inf
 
+from meshwright.audit.laws import Inequality, equal
 from meshwright.spec.system import ChipSpec, DType, SystemSpec
+
+HOURS = 3600.0
 
 
 def _chips(system: SystemSpec) -> list[ChipSpec]:
@@ -59,3 +62,11 @@ def least_sum_share(system: SystemSpec) -> float:
 def host_bytes_per_s(system: SystemSpec) -> float:
     """Return the bandwidth between a device and its host in one direction [bytes/s]."""
     return inf if system.host is None else system.host.bandwidth_bytes_per_s
+
+
+def rent_is_paid(system: SystemSpec, cost_usd: float | None, device_s: float) -> Inequality | None:
+    """Return the cost beside the rent of devices for a time; None where either is not known."""
+    rent = system.chip.rent_usd_per_hour
+    if cost_usd is None or rent is None:
+        return None
+    return equal(cost_usd, rent * device_s / HOURS, "USD")

@@ -16,6 +16,7 @@ from meshwright.audit.machine import (
     link_bytes_per_s,
     memory_bytes_per_s,
     peak_flops_per_s,
+    rent_is_paid,
 )
 from meshwright.audit.work import ModelFacts
 from meshwright.spec.system import SystemSpec
@@ -24,7 +25,6 @@ from meshwright.spec.workload import BYTES_OF, Decode, Prefill
 LAWS: Laws[ServingFacts] = Laws()
 OF_DEPLOYMENTS: Laws[DeploymentFacts] = Laws()
 MILLION = 1.0e6
-HOURS = 3600.0
 
 
 @dataclass(frozen=True)
@@ -310,10 +310,8 @@ def peak_power_is_kept(facts: ServingFacts) -> Inequality | None:
 
 @law("the cost equals devices times rent times time")
 def money_is_rent(facts: ServingFacts) -> Inequality | None:
-    rent, cost = facts.system.chip.rent_usd_per_hour, facts.cost_usd_per_million_tokens
-    if cost is None or rent is None:
-        return None
-    return equal(cost * facts.tokens_per_s / MILLION, rent * facts.num_devices_used / HOURS, "USD")
+    device_s = MILLION / facts.tokens_per_s * facts.num_devices_used
+    return rent_is_paid(facts.system, facts.cost_usd_per_million_tokens, device_s)
 
 
 # ---------------------------------------------------------------------- prefill apart from decode
@@ -407,7 +405,5 @@ def caches_move(facts: DeploymentFacts) -> Inequality | None:
 
 @between("money is devices times rent times time")
 def workers_are_rented(facts: DeploymentFacts) -> Inequality | None:
-    rent, cost = facts.system.chip.rent_usd_per_hour, facts.cost_usd_per_million_tokens
-    if cost is None or rent is None:
-        return None
-    return equal(cost * facts.tokens_per_s / MILLION, rent * facts.num_devices_used / HOURS, "USD")
+    device_s = MILLION / facts.tokens_per_s * facts.num_devices_used
+    return rent_is_paid(facts.system, facts.cost_usd_per_million_tokens, device_s)

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from meshwright.audit.laws import Inequality, Laws, equal
-from meshwright.audit.machine import peak_flops_per_s
+from meshwright.audit.machine import peak_flops_per_s, rent_is_paid
 from meshwright.audit.work import ModelFacts
 from meshwright.spec.traffic import Traffic
 from meshwright.spec.workload import Decode
 
 LAWS: Laws[FleetFacts] = Laws()
 MILLION = 1.0e6
-HOURS = 3600.0
 CALM = 0.4
 """Share of the saturation up to which both faces are held together."""
 APART = {"tpot": 0.15, "e2e": 0.15, "ttft": 0.30}
@@ -125,7 +124,5 @@ def faces_agree(facts: FleetFacts) -> Inequality | None:
 
 @law("the cost equals devices times rent times time")
 def money_is_rent(facts: FleetFacts) -> Inequality | None:
-    rent, cost = facts.system.chip.rent_usd_per_hour, facts.cost_usd_per_million_tokens
-    if cost is None or rent is None:
-        return None
-    return equal(cost * facts.tokens_per_s / MILLION, rent * facts.num_devices / HOURS, "USD")
+    device_s = MILLION / facts.tokens_per_s * facts.num_devices
+    return rent_is_paid(facts.system, facts.cost_usd_per_million_tokens, device_s)

@@ -18,6 +18,7 @@ from meshwright.audit.machine import (
     link_bytes_per_s,
     memory_bytes_per_s,
     peak_flops_per_s,
+    rent_is_paid,
 )
 from meshwright.audit.work import LayerWork, ModelFacts
 from meshwright.spec.system import SystemSpec
@@ -26,7 +27,6 @@ from meshwright.spec.workload import BYTES_OF, Training
 LAWS: Laws[TrainingFacts] = Laws()
 DEVICE_AXES = ("tp", "tatp", "cp", "dp_shard", "dp_replicate", "pp")
 DENSE_REPLICAS = ("dp_shard", "cp", "dp_replicate")
-HOURS = 3600.0
 
 
 @dataclass(frozen=True)
@@ -630,7 +630,5 @@ def peak_power_is_kept(facts: TrainingFacts) -> Inequality | None:
 
 @law("the cost equals devices times rent times time")
 def money_is_rent(facts: TrainingFacts) -> Inequality | None:
-    rent = facts.system.chip.rent_usd_per_hour
-    if facts.cost_usd is None or rent is None:
-        return None
-    return equal(facts.cost_usd, rent * facts.num_devices_used * facts.step_time_s / HOURS, "USD")
+    device_s = facts.num_devices_used * facts.step_time_s
+    return rent_is_paid(facts.system, facts.cost_usd, device_s)

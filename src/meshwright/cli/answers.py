@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,52 @@ def _call(args: Any) -> api.Call:
     """Return the call of a verb from a command line."""
     command = " ".join(["meshwright", *GIVEN])
     return api.Call(command) if args.json else api.Call(command, SearchProgress(), Counter)
+
+
+def told(
+    verb: api.Verb[Any, Any], after: Callable[[Any, Any], str] = lambda found, args: "",
+    is_good: Callable[[Any], bool] = lambda found: True, otherwise: int = NOTHING_FITS,
+) -> Callable[[Any], int]:  # fmt: skip
+    """Return the function of a command that prints an answer as it is.
+
+    Processes of a run that are not the first have no answer, and print nothing.
+
+    Parameters
+    ----------
+    after
+        Command that a user may ask next, for the answer and the question.
+    is_good
+        Whether the exit status is 0; else it is ``otherwise``.
+    """
+
+    def command(args: Any) -> int:
+        found = verb.answer(args, _call(args))
+        if found is None:
+            return 0
+        show_answer(found, args, after=after(found, args))
+        return 0 if is_good(found) else otherwise
+
+    return command
+
+
+loop = told(api.loop, lambda _, args: f"{command_line()} --detail")
+fit = told(api.fit, lambda _, args: question_line(args), lambda found: found.best.estimate.fits)
+check = told(api.check, is_good=lambda found: found.is_legal, otherwise=BAD_INPUT)
+compare = told(
+    api.compare, lambda _, args: f"{question_line(args)} --out plan.json",
+    lambda found: found.ours.best is not None,
+)  # fmt: skip
+place = told(api.place)
+partition = told(
+    api.partition, lambda found, args: picture_command(args, "stages.svg", fits=found.fits),
+    lambda found: found.fits,
+)  # fmt: skip
+fuse = told(api.fuse, lambda _, args: picture_command(args, "fused.svg"))
+measure = told(
+    api.measure,
+    lambda found, _: f"meshwright plan MODEL --on {found.system} --calibration {found.files[0]}",
+)
+run = told(api.run, is_good=lambda found: found.is_right)
 
 
 def plan(args: Any) -> int:
@@ -81,13 +128,6 @@ def serve(args: Any) -> int:
     return _show_serving(found, args)
 
 
-def loop(args: Any) -> int:
-    """Print the fastest step of a loop."""
-    found = api.loop.answer(args, _call(args))
-    show_answer(found, args, after=f"{command_line()} --detail")
-    return 0
-
-
 def map(args: Any) -> int:
     """Print the best plans of any computation."""
     show_answer(api.map.answer(args, _call(args)).leading(args.top), args)
@@ -115,27 +155,6 @@ def estimate(args: Any) -> int:
         found = replace(found, would_fit=tuple(what_would_fit(found)))
     show_answer(found, args, after=question_line(args), data=_data(found, args))
     return NOTHING_FITS
-
-
-def fit(args: Any) -> int:
-    """Print the memory of one strategy; 3 where it does not fit."""
-    found = api.fit.answer(args, _call(args))
-    show_answer(found, args, after=question_line(args))
-    return 0 if found.best.estimate.fits else NOTHING_FITS
-
-
-def check(args: Any) -> int:
-    """Print each broken rule with the nearest legal change; 0 when legal, 2 otherwise."""
-    found = api.check.answer(args, _call(args))
-    show_answer(found, args)
-    return 0 if found.is_legal else BAD_INPUT
-
-
-def compare(args: Any) -> int:
-    """Print the best plan of each recipe; 3 where nothing fits even with all choices free."""
-    found = api.compare.answer(args, _call(args))
-    show_answer(found, args, after=question_line(args) + " --out plan.json")
-    return 0 if found.ours.best is not None else NOTHING_FITS
 
 
 def explain(args: Any) -> int:
@@ -187,12 +206,6 @@ def route(args: Any) -> int:
     return 0
 
 
-def place(args: Any) -> int:
-    """Print a plan in two placements, or its place on the grid."""
-    show_answer(api.place.answer(args, _call(args)), args)
-    return 0
-
-
 def export(args: Any) -> int:
     """Write or print the files of a target, or list the targets."""
     made: Any = api.export.answer(args, _call(args))
@@ -208,20 +221,6 @@ def export(args: Any) -> int:
         paths = [str(path) for path in made]
         data = {"target": args.target, "files": paths, "warning": warning}
         show([f"wrote {path}" for path in paths], data, args.json)
-    return 0
-
-
-def partition(args: Any) -> int:
-    """Print layers cut into stages; 3 where they do not fit."""
-    found = api.partition.answer(args, _call(args))
-    show_answer(found, args, after=picture_command(args, "stages.svg", fits=found.fits))
-    return 0 if found.fits else NOTHING_FITS
-
-
-def fuse(args: Any) -> int:
-    """Print kernels fused into partitions."""
-    found = api.fuse.answer(args, _call(args))
-    show_answer(found, args, after=picture_command(args, "fused.svg"))
     return 0
 
 
@@ -310,21 +309,3 @@ def calibrate(args: Any) -> int:
     found = api.calibrate.answer(args, _call(args))
     show_answer(found, args, data=getattr(found, "data", None))
     return 0
-
-
-def measure(args: Any) -> int:
-    """Print the measurements of this machine; nothing in processes that are not the first."""
-    found = api.measure.answer(args, _call(args))
-    if found is not None:
-        after = f"meshwright plan MODEL --on {found.system} --calibration {found.files[0]}"
-        show_answer(found, args, after=after)
-    return 0
-
-
-def run(args: Any) -> int:
-    """Print what a run of a plan did; 3 where losses or gradients are not those of the model."""
-    found = api.run.answer(args, _call(args))
-    if found is None:
-        return 0
-    show_answer(found, args)
-    return 0 if found.is_right else NOTHING_FITS

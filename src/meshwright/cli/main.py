@@ -21,10 +21,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from meshwright.ask.questions import COMMANDS, FAMILIES
 from meshwright.ask.record import WITH, Question
 from meshwright.base.errors import (
-    Fault,
     InfeasibleError,
     MeshwrightError,
-    SpecError,
     UnknownNameError,
     UnlawfulError,
     UsageError,
@@ -129,7 +127,6 @@ def run(words: Sequence[str]) -> int:
     )
     parser.add_argument("--version", action="store_true", help="print the version and stop")
     name, called = add_commands(parser, words)
-    refuse_moved(words)
     args, unknown = parser.parse_known_args(words)
     if unknown:
         raise UsageError(about_unknown(unknown[0], called))
@@ -151,16 +148,6 @@ def run(words: Sequence[str]) -> int:
     asked = COMMANDS[name].of_command_line(args, name, COMMANDS)
     announce_code(asked)
     return function_of(name)(asked)
-
-
-def refuse_moved(words: Sequence[str]) -> None:
-    """Answer the spelling of an earlier version with that of this one."""
-    from meshwright.cli.moved import respelled
-
-    if (now := respelled(words)) is not None:
-        import shlex
-
-        raise SpecError(Fault(" ".join(now.moved), now.why, f"meshwright {shlex.join(now.words)}"))
 
 
 def announce_code(asked: Question) -> None:
@@ -244,6 +231,10 @@ def about_unknown(word: str, parser: argparse.ArgumentParser) -> str:
     """Return a hint for a word that no option or argument takes."""
     if word.startswith("-"):
         flag = word.split("=")[0]
+        rare = flag.removeprefix("--").replace("-", "_")
+        if any(rare in one.rare() for one in COMMANDS.values()):
+            stated = word.removeprefix(flag)
+            return f"unknown option {word!r}; did you mean --{WITH} {rare}{stated}?"
         others = [name for name, one in COMMANDS.items() if flag in one.flags()]
         known = f"it applies to {', '.join(others[:3])}" if others else ""
         return f"unknown option {word!r}; {known or nearest(flag, option_names(parser))}"

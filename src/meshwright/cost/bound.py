@@ -74,6 +74,11 @@ class LayerBound(HeldMemory):
     hidden_s: Num
     flops: Num
 
+    @property
+    def anywhere_s(self) -> Num:
+        """Time of one micro-batch wherever the axes lie: the bound holds for all places [s]."""
+        return self.total_s
+
     @classmethod
     def of(cls, cost: LayerCost) -> LayerBound:
         """Return the bound of one price: kernel launches, which blocks share, are left out."""

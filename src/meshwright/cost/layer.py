@@ -244,11 +244,11 @@ class LayerCost(ExposedComm, HeldMemory):
     @property
     def total_s(self) -> Num:
         """One micro-batch through this layer, forward and backward [s]."""
-        return self.computation_s + exposed_s(self)
+        return self.anywhere_s + exposed_s(self)
 
     @property
-    def computation_s(self) -> Num:
-        """Time of one micro-batch without communication [s]."""
+    def anywhere_s(self) -> Num:
+        """Time of one micro-batch wherever the axes lie: without communication [s]."""
         passes_s = self.forward_s + self.input_gradient_s + self.weight_gradient_s
         return passes_s + self.recompute_s + self.launch_s
 
@@ -267,6 +267,11 @@ def exposed_launches_s(total: OpCost, again: OpCost, rates: DeviceRates) -> tupl
         exposed_launch_s(total.forward_s, total.forward_kernels, rates),
         exposed_launch_s(backward_s, backward_kernels, rates),
     )
+
+
+_SUMMED = ("kept_bytes", "kept_logit_bytes", "hosted_bytes", "recomputed_bytes", "logit_bytes",
+           "dense_params", "expert_params")  # fmt: skip
+"""Fields of a layer that are sums over its blocks."""
 
 
 def layer_cost(blocks: Sequence[BlockCost], rates: DeviceRates, zero: Num) -> LayerCost:
@@ -303,21 +308,15 @@ def layer_cost(blocks: Sequence[BlockCost], rates: DeviceRates, zero: Num) -> La
         "forward_total_s": total.forward_s + launch_forward_s + comm.forward_s
         + total.stream_forward_s,
         "per_step_s": comm.per_step_s,
-        "kept_bytes": sum(block.kept_bytes for block in blocks),
-        "kept_logit_bytes": sum(block.kept_logit_bytes for block in blocks),
-        "hosted_bytes": sum(block.hosted_bytes for block in blocks),
+        **{name: sum(getattr(block, name) for block in blocks) for name in _SUMMED},
         "working_bytes": reduce(larger, [block.transient_bytes for block in blocks])
         + sum(block.recomputed_bytes for block in blocks),
-        "recomputed_bytes": sum(block.recomputed_bytes for block in blocks),
         "working_logit_bytes": reduce(larger, [b.transient_logit_bytes for b in blocks]),
         "working_kept_bytes": 0.0,
         "working_first_bytes": blocks[0].recomputed_bytes
         + reduce(larger, [blocks[0].transient_bytes, *(b.norm_bytes for b in blocks[1:])]),
         "working_other_params": sum(b.dense_params + b.expert_params for b in blocks[1:]),
         "other_kept_bytes": sum(b.kept_bytes - b.norm_kept_bytes for b in blocks[1:]),
-        "logit_bytes": sum(block.logit_bytes for block in blocks),
-        "dense_params": sum(block.dense_params for block in blocks),
-        "expert_params": sum(block.expert_params for block in blocks),
         "flops": total.forward_flops + total.backward_flops + again.forward_flops,
         "memory_traffic_bytes": total.forward_traffic_bytes + total.backward_traffic_bytes
         + again.forward_traffic_bytes,

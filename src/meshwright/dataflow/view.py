@@ -71,9 +71,7 @@ def graph_page(found: GraphAnswer) -> Page:
         subtitle=f"{found.graph}{often} on {found.system}: {counted(found.num_kernels, 'kernel')}, "
         f"{format_si(found.flops, 'FLOP')}",
         tiles=list(_tiles(found)),
-        sections=[section for section in sections if section.parts],
-        command=found.command,
-        version=found.version,
+        sections=sections,
     )
 
 
@@ -373,9 +371,7 @@ def linpack_page(found: GridRuns) -> Page:
         subtitle=f"{found.graph} on {found.system}: {found.size:,} equations, blocks of "
         f"{found.block:,}, double precision",
         tiles=list(_grid_tiles(found)),
-        sections=[section for section in sections if section.parts],
-        command=found.command,
-        version=found.version,
+        sections=sections,
     )
 
 

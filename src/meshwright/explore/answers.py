@@ -71,7 +71,7 @@ def front(options: Mapping[str, str], start: Start, progress: Progress) -> Recor
     question = question_of(ask.Plan, options, start).but(pareto=True)
     found: Any = api.plan.answer(question, _call("plan", options, progress))
     asked = found.model, *_question(options, start)
-    chart = drawn(front_plot(found.candidates, first="the fastest", is_brushed=True))
+    chart = drawn(front_plot(found.candidates))
     return {
         "chart": plain_data(chart),
         "plans": [_entry(entry, asked) for entry in found.candidates],

@@ -178,8 +178,3 @@ def step_flops(
         weight_gradient=num_tokens * products * (not freezes_weights),
         recompute=num_tokens * again,
     )
-
-
-def utilization(flops: Num, step_s: Num, num_devices: Num, peak_flops_per_s: Num) -> Num:
-    """Return FLOPs per second over the dense peak of all devices: MFU or HFU, by FLOPs counted."""
-    return flops / (step_s * num_devices * peak_flops_per_s)

@@ -16,7 +16,7 @@ from meshwright.cost.problem import Problem
 from meshwright.loop.answer import LoopPlan, LoopStep, PhaseMemory
 from meshwright.loop.question import Sharing, Work, check_work
 from meshwright.loop.search import Answered, Asked, found_step, relaxed
-from meshwright.loop.step import KNOBS, Step, reshard_bytes, weight_bytes
+from meshwright.loop.step import KNOBS, Step, reshard_bytes, stale_step_s, weight_bytes
 from meshwright.loop.verl import verl_options
 from meshwright.serve.passes import ServingProblem
 from meshwright.serve.price import MILLION
@@ -115,7 +115,7 @@ def _answer(asked: Asked, found: Answered, calibration: str, command: str) -> Lo
         cut_share=work.lengths.cut_share,
         lower_bound_s=found.lower_bound_s,
         num_combinations=found.num_combinations,
-        verl=verl_options(found.step, keeps_engine=asked.sharing.keeps_engine),
+        verl=verl_options(found.step),
         warnings=tuple(_warnings(asked, found.step)),
         version=version(),
         command=command,
@@ -133,7 +133,7 @@ def loop_step(asked: Asked, step: Step) -> LoopStep:
                           serving.plan_options, 1)
         for size in (step.rolled.in_flight, step.rolled.mean_in_flight)
     )  # fmt: skip
-    rollout_s = step.rolled.total_s / max(step.staleness, 1)
+    rollout_s = step.rollout_s
     parts_s = step.parts_s
     total_s = time_told("a step", step.total_s, parts_s)
     answers = work.num_samples * work.lengths.mean
@@ -143,13 +143,18 @@ def loop_step(asked: Asked, step: Step) -> LoopStep:
     if per_million is not None and price.power_w is not None:
         energy_j = price.power_w * train_s + per_million * answers / MILLION
     rent = float(step_cost_usd(problem.system.chip, total_s, float(step.num_devices)))
-    ends = None
-    token = most.estimate
+    ends, token = None, most.estimate
     if price.interval_s is not None and token.latency_interval_s is not None:
-        fast, slow = (rollout_s * token.latency_interval_s[end] / token.latency_s for end in (0, 1))
-        mine = (train_s * price.interval_s[end] / price.step_time_s for end in (0, 1))
-        others_s = total_s - rollout_s - train_s
-        ends = _ends(step, (fast, slow), tuple(mine), others_s)
+        others_s = step.reshard_s if step.sharing.staleness else total_s - rollout_s - train_s
+        ends = tuple(
+            stale_step_s(
+                rollout_s * slow_token_s / token.latency_s,
+                train_s * slow_s / price.step_time_s, others_s, step.sharing.staleness,
+            )
+            for slow_token_s, slow_s in zip(
+                token.latency_interval_s, price.interval_s, strict=True
+            )
+        )  # fmt: skip
     return LoopStep(
         training=trainer.candidate,
         rollout=most,
@@ -172,17 +177,6 @@ def loop_step(asked: Asked, step: Step) -> LoopStep:
     )
 
 
-def _ends(
-    step: Step, rollout_s: tuple[float, float], train_s: tuple[float, ...], others_s: float
-) -> tuple[float, float]:
-    """Return the step with both roles at their fast ends, and at their slow ends [s]."""
-    if step.apart and step.staleness:
-        fast, slow = (max(pair) + step.reshard_s for pair in zip(rollout_s, train_s, strict=True))
-        return fast, slow
-    fast, slow = (sum(pair) + others_s for pair in zip(rollout_s, train_s, strict=True))
-    return fast, slow
-
-
 def _warnings(asked: Asked, step: Step) -> Iterator[str]:
     """Yield the notes for the reader beside the numbers."""
     work = asked.work
@@ -196,9 +190,8 @@ def _warnings(asked: Asked, step: Step) -> Iterator[str]:
             f"lengths of answers are log-normal with a spread of {work.lengths.spread:g} "
             "(--with length_spread): take it from the log of your run"
         )
-    left_out = "rewards by rule, transfers of samples and start of the engine are left out"
-    yield left_out
-    if step.apart and asked.sharing.staleness == 0:
+    yield "rewards by rule, transfers of samples and start of the engine are left out"
+    if step.sharing.apart and step.sharing.staleness == 0:
         yield "without staleness one role waits while the other works (--staleness 1)"
 
 

@@ -139,6 +139,16 @@ class Sharing:
     keeps_engine: bool = False
     """Weights and cache of the engine stay on the devices in the other phases."""
 
+    @property
+    def batches(self) -> int:
+        """Batches that are rolled out together, and share one tail."""
+        return max(self.staleness, 1)
+
+    @property
+    def parks(self) -> tuple[Park, ...]:
+        """State in host memory that is tried, the fastest choice first."""
+        return (self.park,) if self.park else PARKS
+
 
 def check_work(work: Work) -> None:
     """Refuse sizes that contradict each other, all at once.

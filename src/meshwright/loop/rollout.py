@@ -19,13 +19,11 @@ from meshwright.serve.price import CacheRoom, cache_room, held_room
 from meshwright.serve.requests import Serving, most_at_once
 from meshwright.serve.search import (
     ServingSpace,
-    degree_table,
-    layouts,
-    legal_rows,
+    legal_splits,
     memory_shortfall,
 )
 from meshwright.sharding.space import Choices
-from meshwright.sharding.strategy import row, stack, take
+from meshwright.sharding.strategy import row, stack
 
 
 @dataclass(frozen=True)
@@ -169,11 +167,8 @@ def engines(work: Work, problem: ServingProblem, tp: int | None) -> Iterator[Eng
     if tp is not None:
         allowed["tp"] = (tp,)
     space = ServingSpace(problem, Choices(allowed), (problem.system.num_alive,))
-    degrees, counts, found = degree_table(space), Counts(), False
-    for plan_options, own in () if degrees is None else layouts(space, degrees):
-        assert degrees is not None
-        columns = take(degrees, np.flatnonzero(own))
-        columns = take(columns, legal_rows(space, plan_options, columns, counts))
+    counts, found = Counts(), False
+    for plan_options, columns in legal_splits(space, counts):
         for index in range(len(columns.tp)):
             found = True
             strategy = row(columns, index)

@@ -9,14 +9,13 @@ from typing import Any
 from meshwright.base.errors import InfeasibleError, MeshwrightError
 from meshwright.base.units import format_bytes
 from meshwright.cost.problem import Problem
-from meshwright.loop.question import PARKS, Park, Sharing, Work
+from meshwright.loop.question import Park, Sharing, Work
 from meshwright.loop.rollout import Engine, engines
 from meshwright.loop.step import (
     FROZEN_BYTES,
     KNOBS,
     Step,
     Trainer,
-    memory_of_phases,
     reshard_s,
     weight_bytes,
 )
@@ -49,6 +48,11 @@ class Asked:
     def system(self) -> SystemSpec:
         """System that both roles share."""
         return self.training.system
+
+    @property
+    def wakes_s(self) -> float:
+        """Time in which weights pass to the engine over all devices [s]."""
+        return reshard_s(self.training, weight_bytes(self.training), self.system.num_alive)
 
     @property
     def capacity_bytes(self) -> float:
@@ -84,17 +88,10 @@ class Answered:
     """Best steps of other engines or other numbers of devices."""
 
 
-@dataclass(frozen=True)
-class Trainers:
-    """Leading plans of training, and a bound on all of them."""
-
-    found: tuple[Trainer, ...]
-    lower_bound_s: float
-    """Least time of all parts of training in a step [s]."""
-
-
-def trainers(asked: Asked, reserved_bytes: float) -> Trainers:
+def trainers(asked: Asked, reserved_bytes: float) -> tuple[tuple[Trainer, ...], float]:
     """Return the leading plans of training that leave some memory of each device free.
+
+    And a bound on all parts of training in a step of any plan [s].
 
     Raises
     ------
@@ -122,7 +119,7 @@ def trainers(asked: Asked, reserved_bytes: float) -> Trainers:
     pass_s = best.mfu_causal * best.step_time_s / 3.0 * work.num_mini_batches
     updates = work.num_updates * (1 + work.models.has_critic)
     bound_s = updates * leaders.coverage.lower_bound_s + len(work.passes) * pass_s
-    return Trainers(found, bound_s)
+    return found, bound_s
 
 
 def _with_capacity(problem: Problem, capacity_bytes: float) -> Problem:
@@ -184,17 +181,15 @@ def colocated(asked: Asked) -> Answered:
         No combination fits; names the phase that lacks memory, and the option that lowers it.
     """
     sharing, ranked = asked.sharing, ranked_engines(asked, 1)
-    wakes_s = reshard_s(
-        asked.training, weight_bytes(asked.training), asked.system.num_alive
-    ) * bool(asked.work.lengths.mean)
+    wakes_s = asked.wakes_s * bool(asked.work.lengths.mean)
     buffers = max(engine.buffers_bytes for _, engine in ranked)
     if sharing.keeps_engine:
         buffers = asked.capacity_bytes * (sharing.memory_share or KEPT_SHARE)
-    leading = trainers(asked, buffers)
-    bound_s = ranked[0][0] + leading.lower_bound_s + wakes_s
+    leading, train_bound_s = trainers(asked, buffers)
+    bound_s = ranked[0][0] + train_bound_s + wakes_s
     best: dict[Any, Step] = {}
     closest, looked = list[Step](), 0
-    for park in (sharing.park,) if sharing.park else PARKS:
+    for park in sharing.parks:
         for trainer in _beside_engine(asked, leading, park, buffers):
             parking_s = trainer.parking_s(park)
             others_s = sum(trainer.parts_s.values()) + wakes_s
@@ -219,14 +214,14 @@ def colocated(asked: Asked) -> Answered:
 
 
 def _beside_engine(
-    asked: Asked, leading: Trainers, park: Park, buffers: float
+    asked: Asked, leading: tuple[Trainer, ...], park: Park, buffers: float
 ) -> tuple[Trainer, ...]:
     """Return the leading plans of training that fit beside the other roles; none: none does."""
-    fitting = tuple(one for one in leading.found if _fits_training(asked, one, park, buffers))
+    fitting = tuple(one for one in leading if _fits_training(asked, one, park, buffers))
     if fitting:
         return fitting
     try:
-        return trainers(asked, _reserved(asked, park, buffers)).found
+        return trainers(asked, _reserved(asked, park, buffers))[0]
     except InfeasibleError:
         return ()
 
@@ -246,11 +241,7 @@ def _in_turn(
         share = asked.serving.server.memory_fraction * (capacity - resident) / capacity
     if share <= 0.0 or engine.places(share) < 1.0:
         return None
-    memory = memory_of_phases(
-        trainer, engine, share, park, apart=False, keeps_engine=sharing.keeps_engine
-    )
-    rolled = engine.rollout(share)
-    return Step(trainer, engine, share, rolled, wakes_s, parking_s, park, False, 0, memory)
+    return Step(trainer, engine, share, wakes_s, parking_s, park, sharing)
 
 
 def _lacking(asked: Asked, closest: Sequence[Step]) -> str:
@@ -311,7 +302,7 @@ def apart(asked: Asked) -> Answered:
             continue
         found[sizes[middle]] = step
         bounds.append(bound_s)
-        if _wants_more_training(step, asked.sharing.staleness):
+        if _wants_more_training(step):
             low = middle + 1
         else:
             high = middle - 1
@@ -322,14 +313,12 @@ def apart(asked: Asked) -> Answered:
     return Answered(steps[0], min(*bounds, best_s), len(found), tuple(steps[1:TOP]))
 
 
-def _wants_more_training(step: Step, staleness: int) -> bool:
+def _wants_more_training(step: Step) -> bool:
     """Tell whether another device of training gains more than rollouts lose by it."""
-    rollout_s = step.rolled.total_s / max(staleness, 1)
-    train_s = sum(step.trainer.parts_s.values()) + step.parking_s
-    if staleness:
-        return train_s > rollout_s
+    if step.sharing.staleness:
+        return step.train_s > step.rollout_s
     train = step.trainer.problem.system.num_alive
-    return train_s / train > rollout_s / (step.num_devices - train)
+    return step.train_s / train > step.rollout_s / (step.num_devices - train)
 
 
 class _TrainingError(InfeasibleError):
@@ -338,19 +327,17 @@ class _TrainingError(InfeasibleError):
 
 def _beside(asked: Asked, train: int) -> tuple[Step, float]:
     """Return the fastest step on some devices of training, and a bound of it [s]."""
-    staleness, part = asked.sharing.staleness, asked.on(train)
-    tried = []
-    parks: tuple[Park, ...] = (asked.sharing.park,) if asked.sharing.park else PARKS
-    whys = ""
-    for park in parks:
+    sharing, part = asked.sharing, asked.on(train)
+    tried, whys = [], ""
+    for park in sharing.parks:
         try:
-            known = trainers(part, _reserved(part, park, 0.0))
+            known, bound_s = trainers(part, _reserved(part, park, 0.0))
         except InfeasibleError as error:
             whys = str(error)
             continue
         entries = [
-            (sum(one.parts_s.values()) + moved_s, one, park, moved_s, known.lower_bound_s)
-            for one in known.found if (moved_s := one.parking_s(park)) is not None
+            (sum(one.parts_s.values()) + moved_s, one, park, moved_s, bound_s)
+            for one in known if (moved_s := one.parking_s(park)) is not None
             and _fits_training(asked, one, park)
         ]  # fmt: skip
         tried += entries
@@ -359,25 +346,18 @@ def _beside(asked: Asked, train: int) -> tuple[Step, float]:
     if not tried:
         raise _TrainingError(whys or f"training does not fit on {train} devices")
     _, trainer, park, moved_s, train_bound_s = min(tried, key=lambda entry: entry[0])
-    least_s, engine = ranked_engines(part, max(staleness, 1))[0]
-    everyone = asked.system.num_alive
-    wakes_s = reshard_s(asked.training, weight_bytes(asked.training), everyone)
-    share = asked.sharing.memory_share or asked.serving.server.memory_fraction
-    memory = memory_of_phases(trainer, engine, share, park, apart=True, keeps_engine=False)
-    rolled = engine.rollout(share, max(staleness, 1))
-    step = Step(trainer, engine, share, rolled, wakes_s, moved_s, park, True, staleness, memory)
+    least_s, engine = ranked_engines(part, sharing.batches)[0]
+    share = sharing.memory_share or asked.serving.server.memory_fraction
+    step = Step(trainer, engine, share, asked.wakes_s, moved_s, park, sharing)
     both = (least_s, train_bound_s)
-    return step, wakes_s + (max(both) if staleness else sum(both))
+    return step, asked.wakes_s + (max(both) if sharing.staleness else sum(both))
 
 
 def _fits_training(asked: Asked, trainer: Trainer, park: Park, beside_bytes: float = 0.0) -> bool:
     """Tell whether an update fits a device, beside some bytes of an engine."""
-    held = trainer.residents("update", park)
-    rest = {
-        name: size for name, size in trainer.candidate.estimate.memory_parts_bytes.items()
-        if name not in held
-    }  # fmt: skip
-    return sum(held.values()) + sum(rest.values()) + beside_bytes <= asked.capacity_bytes
+    parts = trainer.candidate.estimate.memory_parts_bytes
+    held = {**parts, **trainer.residents("update", park)}
+    return sum(held.values()) + beside_bytes <= asked.capacity_bytes
 
 
 def found_step(asked: Asked) -> Answered:

@@ -11,7 +11,7 @@ from meshwright.cost.communication import Collectives
 from meshwright.cost.forward import forward_s
 from meshwright.cost.problem import Problem
 from meshwright.graph.parameters import count_parameters
-from meshwright.loop.question import Park, Work
+from meshwright.loop.question import Park, Sharing, Work
 from meshwright.loop.rollout import Engine, Rolled
 from meshwright.sharding.strategy import PlanOptions, make_strategy, stack
 from meshwright.spec.collective import CollectiveKind
@@ -171,40 +171,6 @@ KNOBS: Mapping[str, str] = {
 Source: verl, ``trainer/config``."""
 
 
-def memory_of_phases(
-    trainer: Trainer, engine: Engine, share: float, park: Park, *, apart: bool, keeps_engine: bool
-) -> dict[str, dict[str, float]]:  # fmt: skip
-    """Return the memory of the fullest device in each phase, by part [bytes].
-
-    An engine asleep keeps its buffers. While weights pass to it, it has no cache yet.
-
-    Parameters
-    ----------
-    share
-        Share of a device that the engine fills while it rolls out.
-    """
-    held, rolls, model = trainer.held_bytes, engine.memory(share), trainer.problem.model
-    table = FROZEN_BYTES * model.vocab_size * model.hidden_size
-    awake = {name: rolls[name] for name in ("engine_weights_bytes", "engine_buffers_bytes")}
-    wakes = awake | {"gathered_bytes": max(BUCKET_BYTES, table)}
-    asleep = rolls if keeps_engine else {"engine_buffers_bytes": engine.buffers_bytes}
-    resident = partial(trainer.residents, park=park)
-    beside = {"buffers_bytes": held("buffers")}
-    scores = beside | {f"{name}_bytes": held(name) for name in ("gathered", "logits", "temporary")}
-    update = dict(trainer.candidate.estimate.memory_parts_bytes)
-    if apart:
-        return {
-            "rollout": rolls, "reshard": wakes, "log_probs": scores | resident("log_probs"),
-            "update": update | resident("update"),
-        }  # fmt: skip
-    return {
-        "rollout": rolls | beside | resident("rollout"),
-        "reshard": wakes | beside | resident("reshard"),
-        "log_probs": scores | asleep | resident("log_probs"),
-        "update": update | asleep | resident("update"),
-    }
-
-
 @dataclass(frozen=True)
 class Step:
     """A step of a loop: one plan of training, one engine, and the way they share the devices."""
@@ -213,31 +179,27 @@ class Step:
     engine: Engine
     share: float
     """Share of a device that the engine fills while it rolls out [1]."""
-    rolled: Rolled
     reshard_s: float
     parking_s: float
     park: Park
-    apart: bool
-    staleness: int
-    memory: Mapping[str, Mapping[str, float]]
+    sharing: Sharing
 
     @property
     def num_devices(self) -> int:
         """Devices of both roles."""
         system = self.trainer.problem.system
-        others = self.engine.serving.problem.system.num_alive if self.apart else 0
+        others = self.engine.serving.problem.system.num_alive if self.sharing.apart else 0
         return system.num_alive + others
 
     @cached_property
     def parts_s(self) -> dict[str, float]:
         """Time of each part on all devices, on average over them [s]; they sum to ``total_s``."""
         train, engine = 1.0, 1.0
-        if self.apart:
+        if self.sharing.apart:
             train = self.trainer.problem.system.num_alive / self.num_devices
             engine = 1.0 - train
-        batches = max(self.staleness, 1)
         rolled = {
-            f"{name}_s": engine * getattr(self.rolled, f"{name}_s") / batches
+            f"{name}_s": engine * getattr(self.rolled, f"{name}_s") / self.sharing.batches
             for name in ("prompts", "full", "tail")
         }
         trained = {name: train * seconds for name, seconds in self.trainer.parts_s.items()}
@@ -247,12 +209,54 @@ class Step:
         return parts
 
     @cached_property
+    def rolled(self) -> Rolled:
+        """The rollout of all batches that share a tail."""
+        return self.engine.rollout(self.share, self.sharing.batches)
+
+    @property
+    def rollout_s(self) -> float:
+        """Time of the rollout of one batch [s]."""
+        return self.rolled.total_s / self.sharing.batches
+
+    @property
+    def train_s(self) -> float:
+        """Time of all parts of training, and of its state on the way to the host and back [s]."""
+        return sum(self.trainer.parts_s.values()) + self.parking_s
+
+    @cached_property
     def total_s(self) -> float:
         """Time of the step [s]."""
-        rollout_s = self.rolled.total_s / max(self.staleness, 1)
-        train_s = sum(self.trainer.parts_s.values()) + self.parking_s
-        staleness = self.staleness if self.apart else 0
-        return stale_step_s(rollout_s, train_s, self.reshard_s, staleness)
+        return stale_step_s(self.rollout_s, self.train_s, self.reshard_s, self.sharing.staleness)
+
+    @cached_property
+    def memory(self) -> dict[str, dict[str, float]]:
+        """Memory of the fullest device in each phase, by part [bytes].
+
+        An engine asleep keeps its buffers. While weights pass to it, it has no cache yet.
+        """
+        trainer, engine, model = self.trainer, self.engine, self.trainer.problem.model
+        held, rolls = trainer.held_bytes, engine.memory(self.share)
+        table = FROZEN_BYTES * model.vocab_size * model.hidden_size
+        awake = {name: rolls[name] for name in ("engine_weights_bytes", "engine_buffers_bytes")}
+        wakes = awake | {"gathered_bytes": max(BUCKET_BYTES, table)}
+        asleep = {"engine_buffers_bytes": engine.buffers_bytes}
+        asleep = rolls if self.sharing.keeps_engine else asleep
+        resident = partial(trainer.residents, park=self.park)
+        beside = {"buffers_bytes": held("buffers")}
+        scores = {f"{name}_bytes": held(name) for name in ("gathered", "logits", "temporary")}
+        log_probs = beside | scores
+        update = dict(trainer.candidate.estimate.memory_parts_bytes)
+        if self.sharing.apart:
+            return {
+                "rollout": rolls, "reshard": wakes, "log_probs": log_probs | resident("log_probs"),
+                "update": update | resident("update"),
+            }  # fmt: skip
+        return {
+            "rollout": rolls | beside | resident("rollout"),
+            "reshard": wakes | beside | resident("reshard"),
+            "log_probs": log_probs | asleep | resident("log_probs"),
+            "update": update | asleep | resident("update"),
+        }
 
     @property
     def bytes_of_phases(self) -> dict[str, float]:

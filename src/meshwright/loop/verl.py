@@ -27,7 +27,7 @@ def backend_of(step: Step) -> Literal["fsdp", "megatron"] | None:
     if (
         options.offload is not Offload.NONE
         or options.recompute is Recompute.SELECTIVE
-        or step.apart
+        or step.sharing.apart
     ):
         return None
     if options.zero_stage == 3 and degrees.tp == degrees.pp == degrees.ep == 1:
@@ -35,7 +35,7 @@ def backend_of(step: Step) -> Literal["fsdp", "megatron"] | None:
     return "megatron" if options.zero_stage <= 1 else None
 
 
-def verl_options(step: Step, *, keeps_engine: bool) -> dict[str, str]:
+def verl_options(step: Step) -> dict[str, str]:
     """Return the options by name; empty where verl trains otherwise, or apart."""
     backend, work, engine = backend_of(step), step.trainer.work, step.engine.serving
     if backend is None:
@@ -60,7 +60,7 @@ def verl_options(step: Step, *, keeps_engine: bool) -> dict[str, str]:
         f"{ROLLOUT}.tensor_model_parallel_size": int(engine.strategy.tp),
         f"{ROLLOUT}.gpu_memory_utilization": round(step.share, 2),
         f"{ROLLOUT}.max_num_seqs": max(round(step.rolled.in_flight), 1),
-        f"{ROLLOUT}.free_cache_engine": not keeps_engine,
+        f"{ROLLOUT}.free_cache_engine": not step.sharing.keeps_engine,
         "trainer.n_gpus_per_node": min(system.domain_size, system.num_alive),
         "trainer.nnodes": max(system.num_alive // system.domain_size, 1),
     }

@@ -32,10 +32,7 @@ def loop_page(plan: LoopPlan) -> Page:
         title=f"{plan.work.algorithm} of {plan.model.name} on {plan.system.name}",
         subtitle=question_of_loop(plan),
         tiles=list(_tiles(plan)),
-        sections=[section for section in sections if section.parts],
-        warnings=plan.warnings,
-        command=plan.command,
-        version=plan.version,
+        sections=sections,
     )
 
 

@@ -27,7 +27,7 @@ def measured_page(found: MeasuredMachine) -> Page:
         title=f"{title}, measured",
         subtitle=title,
         tiles=list(_tiles(found)),
-        sections=[section for section in sections if section.parts],
+        sections=sections,
     )
 
 

@@ -90,9 +90,7 @@ def with_plan_errors(log_times: FloatArray, spread: float, seed: int = SEED) -> 
     return np.asarray(log_times + spread * generator.standard_normal(log_times.shape))
 
 
-def expected_regret(
-    log_times: FloatArray, trials: Sequence[int], noise: float, seed: int = SEED
-) -> float:
+def expected_regret(log_times: FloatArray, trials: Sequence[int], noise: float) -> float:
     """Return the mean slowdown of the plan chosen after some trials over the best plan [1].
 
     Draws of ln(time) are taken as jointly normal with their mean m and covariance C. Trials T
@@ -117,7 +115,7 @@ def expected_regret(
     run = list(trials)
     expected = np.broadcast_to(mean, log_times.shape)
     if run:
-        errors = np.random.default_rng(seed).standard_normal(log_times.shape)[run]
+        errors = np.random.default_rng(SEED).standard_normal(log_times.shape)[run]
         apart = log_times - mean
         covariance = apart @ apart.T / apart.shape[1]
         gain = covariance[:, run] @ np.linalg.inv(

@@ -366,8 +366,8 @@ _TRANSIENT = "working_bytes"
 
 
 @dataclass(frozen=True)
-class PassCost:
-    """A forward pass through one layer (or an edge) on one device; numbers or columns."""
+class PassTimes:
+    """Parts of the time of a forward pass; numbers or columns."""
 
     matmul_compute_s: Num
     """Time of matrix products that arithmetic limits [s]."""
@@ -384,6 +384,19 @@ class PassCost:
     tp_comm_s: Num
     cp_comm_s: Num
     ep_comm_s: Num
+
+    @property
+    def total_s(self) -> Num:
+        """Sum of the parts [s]."""
+        names = [entry.name for entry in fields(self) if entry.name.endswith("_s")]
+        total: Num = reduce(add, [getattr(self, name) for name in names])
+        return total
+
+
+@dataclass(frozen=True)
+class PassCost(PassTimes):
+    """A forward pass through one layer (or an edge) on one device; numbers or columns."""
+
     flops: Num
     """Executed FLOPs [FLOP]."""
     traffic_bytes: Num
@@ -397,15 +410,9 @@ class PassCost:
     cache_bytes: Num
     """Key-value cache of one sequence at full length, and its states [bytes]."""
 
-    @property
-    def total_s(self) -> Num:
-        """Seconds of the pass: the sum of its parts."""
-        total: Num = reduce(add, [getattr(self, name) for name in PASS_TIME_PARTS])
-        return total
-
 
 PASS_PARTS = tuple(entry.name for entry in fields(PassCost))
-PASS_TIME_PARTS = tuple(name for name in PASS_PARTS if name.endswith("_s"))
+PASS_TIME_PARTS = tuple(entry.name for entry in fields(PassTimes))
 
 
 def sum_of_passes(costs: Sequence[PassCost], counts: Sequence[Num]) -> PassCost:

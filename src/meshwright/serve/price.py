@@ -14,7 +14,7 @@ from meshwright.cost.memory import num_axes
 from meshwright.cost.money import step_cost_usd
 from meshwright.cost.parts import by_field
 from meshwright.serve.closed_loop import LoopOf, LoopState, requests_per_s, steady, together
-from meshwright.serve.operators import PASS_TIME_PARTS, PassCost, host_of_prompt_s
+from meshwright.serve.operators import PASS_TIME_PARTS, PassCost, PassTimes, host_of_prompt_s
 from meshwright.serve.passes import (
     PassPrice,
     RequestPasses,
@@ -124,23 +124,12 @@ def cache_room(
 
 
 @dataclass(frozen=True)
-class ServingTime:
-    """Time of a token of one group of sequences, or of its prompts, through all stages [s]."""
+class ServingTime(PassTimes):
+    """Time to the first token, or per output token, of one group of sequences; numbers or columns.
 
-    matmul_compute_s: Num
-    """Time of matrix products that arithmetic limits [s]."""
-    matmul_memory_s: Num
-    """Time of matrix products that reading weights limits [s]."""
-    attention_s: Num
-    elementwise_s: Num
-    launch_s: Num
-    reduction_s: Num
-    """Time of waiting at sums over the cores of a chip, one after another [s]."""
-    mesh_s: Num
-    """Time of these sums on the links between the cores [s]."""
-    tp_comm_s: Num
-    cp_comm_s: Num
-    ep_comm_s: Num
+    Its parts are those of all stages.
+    """
+
     pp_comm_s: Num
     host_s: Num
     """Time of the server outside the kernels of a pass [s]."""
@@ -150,12 +139,6 @@ class ServingTime:
     """Decode: time until the slowest stage has served the other groups [s]."""
     jitter_s: Num
     """Time of waiting for the slowest of the devices that work together [s]."""
-
-    @property
-    def total_s(self) -> Num:
-        """Time to the first token, or per output token: the sum of the parts [s]."""
-        total: Num = reduce(add, [getattr(self, name) for name in SERVING_TIME_PARTS])
-        return total
 
 
 SERVING_TIME_PARTS = tuple(entry.name for entry in fields(ServingTime))

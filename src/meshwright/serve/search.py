@@ -311,17 +311,23 @@ def memory_shortfall(space: ServingSpace, counts: Counts) -> str:
     return f"{text}; would fit: {' or '.join(nearest)}"
 
 
+def legal_splits(
+    space: ServingSpace, counts: Counts
+) -> Iterator[tuple[PlanOptions, StrategyColumns]]:
+    """Yield each set of plan options with its legal splits, one sequence in each pass."""
+    degrees = degree_table(space)
+    for plan_options, own in () if degrees is None else layouts(space, degrees):
+        assert degrees is not None
+        columns = take(degrees, np.flatnonzero(own))
+        columns = take(columns, legal_rows(space, plan_options, columns, counts))
+        if len(columns.tp):
+            yield plan_options, columns
+
+
 def leanest(space: ServingSpace) -> tuple[float, Strategy] | None:
     """Return the least memory of any legal split with one sequence [bytes], and the split."""
-    degrees = degree_table(space)
     found: tuple[float, Strategy] | None = None
-    if degrees is None:
-        return None
-    for plan_options, own in layouts(space, degrees):
-        columns = take(degrees, np.flatnonzero(own))
-        columns = take(columns, legal_rows(space, plan_options, columns, Counts()))
-        if not len(columns.tp):
-            continue
+    for plan_options, columns in legal_splits(space, Counts()):
         groups = np.ones(len(columns.tp)) if space.problem.is_decode else columns.pp
         needed = column(price_serving(space.problem, plan_options, columns, groups).memory_bytes)
         index = int(np.argmin(needed))

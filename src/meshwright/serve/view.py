@@ -81,10 +81,7 @@ def serving_page(
         title=f"{plan.model.name} served on {plan.system.name}",
         subtitle=question_line(plan),
         tiles=list(_tiles(plan, memory, launch_command)),
-        sections=[section for section in sections if section.parts],
-        warnings=plan.warnings,
-        command=plan.command,
-        version=plan.version,
+        sections=sections,
     )
 
 
@@ -401,9 +398,6 @@ def disaggregated_page(
         subtitle=f"{question_line(plan)}, prefill and decode apart",
         tiles=list(_tiles_of_workers(plan, launch_command)),
         sections=sections,
-        warnings=plan.warnings,
-        command=plan.command,
-        version=plan.version,
     )
 
 

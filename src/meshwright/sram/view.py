@@ -61,10 +61,7 @@ def partition_page(plan: PartitionPlan) -> Page:
         title=f"{plan.source} cut into stages{on}",
         subtitle=question_line(plan),
         tiles=list(_tiles(plan)),
-        sections=[section for section in sections if section.parts],
-        warnings=plan.warnings,
-        command=plan.command,
-        version=plan.version,
+        sections=sections,
     )
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, reduce
 from itertools import product
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from meshwright.base.arrays import (
     BoolArray,
     FloatArray,
     IntArray,
-    Num,
     column,
     groups_of,
     joined,
@@ -30,7 +28,7 @@ from meshwright.base.arrays import (
 )
 from meshwright.base.cluster import every_answer
 from meshwright.base.errors import InfeasibleError
-from meshwright.cost.bound import LayerBound, Layers, best_paces, layer_prices, pipeline_price
+from meshwright.cost.bound import Layers, best_paces, layer_prices, pipeline_price
 from meshwright.cost.communication import (
     DATA_PARALLEL_ONLY,
     AxisNetwork,
@@ -705,7 +703,7 @@ def _priced(
     problem = _at_best_pace(space, network.strategy)
     prices, first, groups, sends = _layer_table(problem, layout, network, tuple(kinds))
     if not problem.is_unequal:
-        times.note(layout, take(network.strategy, first), _anywhere_s(problem, prices))
+        times.note(layout, take(network.strategy, first), _layers_s(problem, prices, "anywhere_s"))
     layers_s = _layers_s(problem, prices)
     start = 0
     for part in parts:
@@ -741,31 +739,19 @@ def _at_best_pace(space: SearchSpace, strategy: StrategyColumns) -> Problem:
 
 
 def _layers_s(
-    problem: Problem, prices: Mapping[Recompute, Layers],
-    seconds_of: Callable[[Any], Num] = attrgetter("total_s"),
-) -> FloatArray:  # fmt: skip
+    problem: Problem, prices: Mapping[Recompute, Layers], name: str = "total_s"
+) -> FloatArray:
     """Return a lower bound on the time of a micro-batch in all layers [s].
 
-    It holds for any recomputation.
+    It holds for any recomputation. ``anywhere_s`` leaves out rounds of streams too, since they
+    depend on the links.
     """
     totals = [
-        reduce(np.minimum, (column(seconds_of(pieces[kind])) for pieces in prices.values()))
+        reduce(np.minimum, (column(getattr(pieces[kind], name)) for pieces in prices.values()))
         * layer.count
         for kind, layer in enumerate(problem.graph.layers)
     ]
     return np.asarray(sum(totals) * (1.0 - ROUNDING))
-
-
-def _anywhere_s(problem: Problem, prices: Mapping[Recompute, Layers]) -> FloatArray:
-    """Return a lower bound on the same time wherever the axes lie: communication is left out.
-
-    A bound over all places is one as it is. Rounds of streams depend on the links, so they count
-    for nothing.
-    """
-    return _layers_s(
-        problem, prices,
-        lambda piece: piece.total_s if isinstance(piece, LayerBound) else piece.computation_s,
-    )  # fmt: skip
 
 
 def _layer_table(

@@ -21,19 +21,9 @@ from meshwright.view.parts import (
 from meshwright.view.svg import svg_of
 
 
-def markdown_table(
-    head: Sequence[str], rows: Iterable[Sequence[object]], *, words: int | None = None
-) -> Iterator[str]:
-    """Yield a table as lines of Markdown; bars inside a cell are escaped.
-
-    Parameters
-    ----------
-    words
-        Columns of words, which come first; the others hold numbers and are aligned to the right.
-        None: all columns are aligned as the reader's program does.
-    """
-    left = len(head) if words is None else words
-    yield from _rows(head, ["---"] * left + ["---:"] * (len(head) - left), rows)
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    """Yield a table as lines of Markdown; bars inside a cell are escaped."""
+    yield from _rows(head, ["---"] * len(head), rows)
 
 
 def _rows(

@@ -382,3 +382,8 @@ def test_help_tells_of_constants_of_ones_own(capsys, command):
 def test_a_system_without_its_option_is_told(capsys):
     err = complaint(capsys, "plan", "llama3-8b", "8xH100")
     assert err == "error: unexpected argument '8xH100'; did you mean --on 8xH100?\n"
+
+
+def test_a_rare_option_is_told_by_its_spelling(capsys):
+    assert main(["fit", "m", "--cp-kind=ulysses"]) == 2
+    assert "did you mean --with cp_kind=ulysses?" in capsys.readouterr().err

@@ -143,8 +143,7 @@ def test_without_a_server_nothing_is_refused_and_the_screen_names_those_that_sta
 @pytest.mark.parametrize(
     ("options", "text"),
     [({"framework": "vllm==0.1"}, "version '0.1'"), ({"framework": "megatron"}, "megatron trains"),
-     ({"framework": "vllm", "kv_cache": "int8"}, "no KV cache in int8"),
-     ({"framework": "vllm", "server": "sglang"}, "server: has a new name")],
+     ({"framework": "vllm", "kv_cache": "int8"}, "no KV cache in int8")],
 )  # fmt: skip
 def test_what_a_server_is_not_is_said(options, text):
     with pytest.raises(MeshwrightError, match=text):

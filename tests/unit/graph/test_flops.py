@@ -6,7 +6,6 @@ import pytest
 from meshwright.graph.flops import (
     ScoreCount,
     step_flops,
-    utilization,
     visible_keys,
 )
 from meshwright.graph.op import OpKind, weight_elements
@@ -163,7 +162,3 @@ def test_a_column_of_lengths_equals_its_scalars():
     column = step_flops(graph, num_tokens=100.0, sequence_length=lengths).model
     single = [step_flops(graph, num_tokens=100.0, sequence_length=s).model for s in lengths]
     assert column.tolist() == single
-
-
-def test_utilization_is_flops_over_peak_time():
-    assert utilization(6e15, 2.0, 10, 1e15) == 0.3

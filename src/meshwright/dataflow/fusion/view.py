@@ -38,9 +38,6 @@ def fusion_page(answer: FusionAnswer) -> Page:
             Section("partitions", "What runs together?", list(_partitions(answer))),
             Section("sure", "What is proved?", list(_sure(answer))),
         ),
-        warnings=answer.warnings,
-        command=answer.command,
-        version=answer.version,
     )
 
 

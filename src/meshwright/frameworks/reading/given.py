@@ -363,7 +363,7 @@ def _fix(what: str) -> str:
     return f"--set {name}=VALUE" if name.isidentifier() or name.isdigit() else "write the number"
 
 
-def of_words(words: Iterable[str], place: str = "") -> tuple[Given, tuple[str, ...]]:
+def of_words(words: Iterable[str]) -> tuple[Given, tuple[str, ...]]:
     """Return the options of a command line, and its words that belong to none.
 
     ``--name value``, ``--name=value`` and ``name=value`` are options; the last of a name counts.
@@ -390,7 +390,7 @@ def of_words(words: Iterable[str], place: str = "") -> tuple[Given, tuple[str, .
             values.append(word)
         else:
             loose.append(word)
-    given = Given(Statement(name, " ".join(values), place or None) for name, values in found)
+    given = Given(Statement(name, " ".join(values)) for name, values in found)
     given.notes += notes
     return given, tuple(loose)
 

@@ -34,7 +34,7 @@ def job_page(job: ReadJob) -> Page:
         title=question,
         subtitle=question,
         tiles=list(_tiles(job)),
-        sections=[section for section in sections if section.parts],
+        sections=sections,
     )
 
 

@@ -49,18 +49,20 @@ class Chosen:
         return gap_of(self.time_s, self.lower_bound_s)
 
 
+TOLERANCE = 1e-6
+"""Gap above which the integer program is asked [1]."""
+
+
 def cheapest_within(
-    graph: ChoiceGraph, budget_bytes: float, *, tolerance: float = 1e-6, uses_program: bool = True,
+    graph: ChoiceGraph, budget_bytes: float, *, uses_program: bool = True,
     most_entries: int = MOST_ENTRIES,
 ) -> Chosen | None:  # fmt: skip
     """Return the cheapest choices within a budget; None where nothing fits.
 
     Parameters
     ----------
-    tolerance
-        Gap above which the integer program is asked, where it is small enough.
     uses_program
-        Whether it may be asked at all.
+        Whether the integer program may be asked, where it is small enough.
     most_entries
         Entries of a table of elimination, beyond which choices are bounded in place of exact.
     """
@@ -69,7 +71,7 @@ def cheapest_within(
     num_variables = sum(load.time_s.size for load in (*graph.nodes, *graph.edges.values()))
     if not uses_program or num_variables > MOST_VARIABLES:
         return found
-    if (found is None and dual.is_exact) or (found is not None and found.gap <= tolerance):
+    if (found is None and dual.is_exact) or (found is not None and found.gap <= TOLERANCE):
         return found
     solved = solve_program(graph, budget_bytes, limit_s=PROGRAM_LIMIT_S)
     bound_s = (

@@ -31,9 +31,7 @@ from meshwright.serve.passes import ServingProblem, price_requests
 from meshwright.serve.price import MILLION, energy_j_of_second
 from meshwright.serve.search import (
     ServingSpace,
-    degree_table,
-    layouts,
-    legal_rows,
+    legal_splits,
     memory_shortfall,
     replica_sizes,
 )
@@ -44,7 +42,7 @@ from meshwright.serve.traffic.iteration import Worker
 from meshwright.serve.traffic.queueing import Replayed, replay
 from meshwright.serve.traffic.station import Station, Steady, demand
 from meshwright.sharding.space import Choices
-from meshwright.sharding.strategy import row, stack, take
+from meshwright.sharding.strategy import row, stack
 from meshwright.spec.arrivals import Arrivals
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
@@ -317,11 +315,8 @@ def options_of(asked: Asked, choices: Choices) -> Iterator[Option]:
     allowed = {**dict(choices.allowed), "pp": (1,), "dp": (1,), "micro_batch_size": (1,)}
     sizes = replica_sizes(problem, problem.system.num_alive)
     space = ServingSpace(problem, Choices(allowed), sizes)
-    degrees, counts, found = degree_table(space), Counts(), False
-    for plan_options, own in () if degrees is None else layouts(space, degrees):
-        assert degrees is not None
-        columns = take(degrees, np.flatnonzero(own))
-        columns = take(columns, legal_rows(space, plan_options, columns, counts))
+    counts, found = Counts(), False
+    for plan_options, columns in legal_splits(space, counts):
         for index in range(len(columns.tp)):
             worker = Worker(problem, plan_options, row(columns, index), asked.longest)
             counts.priced += 1

@@ -24,10 +24,7 @@ def traffic_page(plan: TrafficPlan) -> Page:
         title=f"{plan.model.name} under traffic on {plan.best.system}",
         subtitle=question_of_traffic(plan),
         tiles=list(_tiles(plan)),
-        sections=[section for section in sections if section.parts],
-        warnings=plan.warnings,
-        command=plan.command,
-        version=plan.version,
+        sections=sections,
     )
 
 

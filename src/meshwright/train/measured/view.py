@@ -37,7 +37,7 @@ def diagnosis_page(found: Diagnosis) -> Page:
         title="A measured step beside its prediction",
         subtitle=found.question or found.plan,
         tiles=list(_tiles(found)),
-        sections=[section for section in sections if section.parts],
+        sections=sections,
         warnings=[*surprise, *found.warnings],
     )
 

@@ -129,8 +129,6 @@ def front_page(found: Front) -> Page:
             Section("plans", "The plans", [_front_table(found.candidates)]),
             Section("sure", "Where the numbers come from", [provenance(found.system)]),
         ],
-        command=found.command,
-        version=found.version,
     )  # fmt: skip
 
 

@@ -36,9 +36,7 @@ def comparison_page(found: Comparison) -> Page:
         title=f"{found.model.name} on {found.system.name}: recipes compared",
         subtitle=question_line(found),
         tiles=list(_tiles(found)),
-        sections=[section for section in sections if section.parts],
-        command=found.command,
-        version=found.version,
+        sections=sections,
     )
 
 

@@ -546,20 +546,10 @@ def _cost_parts(plan: Plan) -> Iterator[Part]:
 # --------------------------------------------------------------------------------- side by side
 
 
-def front_plot(
-    front: Sequence[Candidate], *, first: str = "this plan", is_brushed: bool = False
-) -> Plot:
-    """Return plans in time and memory.
-
-    Parameters
-    ----------
-    first
-        Name of the first plan in the plot.
-    is_brushed
-        Whether an area of the plot can be selected.
-    """
+def front_plot(front: Sequence[Candidate]) -> Plot:
+    """Return plans in time and memory, the fastest first; an area of the plot can be selected."""
     every = list({entry.text: entry for entry in front}.values())
-    kinds = [first, *["on the front"] * (len(every) - 1)]
+    kinds = ["the fastest", *["on the front"] * (len(every) - 1)]
     return Plot(
         "Time against memory",
         f"{len(every)} plans on the Pareto front of time, memory, energy and money",
@@ -567,7 +557,7 @@ def front_plot(
         Table(("plan", "kind", "time of a step [s]", "memory of the fullest device [bytes]"),
               [(entry.text, kind, entry.estimate.step_time_s, entry.estimate.memory_bytes)
                for entry, kind in zip(every, kinds, strict=True)]),
-        is_brushed=is_brushed,
+        is_brushed=True,
     )  # fmt: skip
 
 
