@@ -127,6 +127,11 @@ class Ranks:
         return len(np.unique(self.device))
 
     @cached_property
+    def _places(self) -> dict[str, AxisPlace]:
+        """The places of axes that are known."""
+        return {}
+
+    @cached_property
     def is_host(self) -> BoolArray:
         """Whether each rank is the first one on its device: the others are hosted by it."""
         flat = self.device.ravel(order="F")
@@ -190,10 +195,12 @@ class Ranks:
 
     def place(self, axis: str) -> AxisPlace:
         """Return the place of an axis, or of several (``a*b``): its groups, in any order."""
-        groups = self.groups(axis)
-        groups = groups.reshape(len(groups), -1)
-        in_order = groups[np.argsort(groups[:, 0], kind="stable")]
-        return AxisPlace(in_order.shape[1], in_order.tobytes(), self)
+        if axis not in self._places:
+            groups = self.groups(axis)
+            groups = groups.reshape(len(groups), -1)
+            in_order = groups[np.argsort(groups[:, 0], kind="stable")]
+            self._places[axis] = AxisPlace(in_order.shape[1], in_order.tobytes(), self)
+        return self._places[axis]
 
     def visit(self, axis: str, *, closes: bool, is_side_by_side: bool = False) -> IntArray:
         """Return the positions of an axis in its block, in an order that goes along neighbours.

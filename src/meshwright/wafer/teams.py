@@ -9,11 +9,11 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, IntArray
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray
 from meshwright.base.compiled import as_written
 from meshwright.collectives.group import Group
 from meshwright.network.faults import SharedWork
-from meshwright.network.placement import Ranks
+from meshwright.network.placement import AxisPlace, Ranks
 from meshwright.network.routing import Routes, default_routes
 from meshwright.network.traffic import Demands, stream_pattern
 from meshwright.sharding.strategy import PlanOptions
@@ -51,9 +51,17 @@ class UnitLoad:
 
     def of_slowest_s(self, teams: Teams, network: Network) -> FloatArray:
         """Return the busy times by the teams of the slowest pace [s]."""
-        slowest = self.by_team(teams, network)[0][teams.pace == teams.pace[-1]]
-        busy_s: FloatArray = slowest.sum(axis=0)
-        return busy_s
+        if len(teams.pace) == 1:
+            return self.busy_s
+        return self.sent_by_s((teams.pace == teams.pace[-1])[teams.of_device], network)
+
+    def sent_by_s(self, senders: BoolArray, network: Network) -> FloatArray:
+        """Return the busy times by the messages of some devices [s]."""
+        num_bytes = np.where(senders[self.demands.source], self.demands.num_bytes, 0.0)
+        seconds: FloatArray = self.routes.link_load_bytes(num_bytes, network) / (
+            network.bandwidth_bytes_per_s
+        )
+        return seconds
 
 
 @dataclass(frozen=True)
@@ -117,18 +125,18 @@ def unit_load(network: Network, demands: Demands) -> UnitLoad:
 
 
 def stream_loads(
-    plan_options: PlanOptions, group: Group[float], ranks: Ranks, network: Network, teams: Teams
-) -> list[tuple[FloatArray, FloatArray]]:
+    plan_options: PlanOptions, group: Group[float], place: AxisPlace, senders: BoolArray,
+    network: Network,
+) -> list[tuple[FloatArray, FloatArray]]:  # fmt: skip
     """Return the busy time of links and pairs for a byte of a stream over tatp, and of its sums.
 
-    Of the slowest ranks, on default routes, and on private links [s].
+    Of messages of some devices, on default routes, and on private links [s].
     """
     sizes = tuple(round(span.size) for span in group.spans)
-    name, place = stream_of(plan_options, group), ranks.place("tatp")
-    found = []
+    name, found = stream_of(plan_options, group), []
     for pattern in {stream_pattern(name, sizes, is_reversed=turned) for turned in (False, True)}:
         unit = unit_load(network, placed_demands(pattern, "tatp", place))
-        found.append((unit.of_slowest_s(teams, network), pair_s(pattern, group)))
+        found.append((unit.sent_by_s(senders, network), pair_s(pattern, group)))
     return found
 
 
@@ -148,14 +156,10 @@ def teams_of(ranks: Ranks, work: SharedWork, network: Network) -> Teams:
     is_uneven = network.next_to_faults
     if work.is_equal and not np.ptp(work.speed) and not is_uneven.any():
         return ONE_TEAM
-    apart = [axis.startswith("dp_") and not ranks.experts for axis in ranks.axes]
+    apart = _are_apart(ranks)
     stages = [is_apart or axis == "pp" for is_apart, axis in zip(apart, ranks.axes, strict=True)]
-    own, within = (
-        tuple(n for n, is_apart in enumerate(each) if not is_apart) for each in (apart, stages)
-    )
-    busy_s = work.share / np.maximum(work.speed, 1e-9)
-    pace = np.broadcast_to(busy_s.max(axis=own, keepdims=True), busy_s.shape)
-    pace = np.round(pace / pace.max(), 6)
+    within = tuple(number for number, is_apart in enumerate(stages) if not is_apart)
+    pace = _pace(ranks, work)
     has_faults = is_uneven[ranks.device].any(axis=within, keepdims=True)
     shape = np.array(ranks.device.shape)
     replica, stage = (
@@ -175,3 +179,24 @@ def teams_of(ranks: Ranks, work: SharedWork, network: Network) -> Teams:
     of_device = np.zeros(network.num_devices, dtype=np.int64)
     np.maximum.at(of_device, ranks.device.ravel(), number.ravel())
     return Teams(of_device, found[0], found[1].astype(np.int64))
+
+
+def slowest_devices(ranks: Ranks, work: SharedWork, network: Network) -> BoolArray:
+    """Return whether each device has a rank of the slowest pace."""
+    found = np.zeros(network.num_devices, dtype=bool)
+    found[ranks.device[_pace(ranks, work) == 1.0]] = True
+    return found
+
+
+def _pace(ranks: Ranks, work: SharedWork) -> FloatArray:
+    """Return the computation of the replica of each rank over that of the slowest one [1]."""
+    own = tuple(number for number, is_apart in enumerate(_are_apart(ranks)) if not is_apart)
+    busy_s = work.share / np.maximum(work.speed, 1e-9)
+    slowest_s = busy_s.max(axis=own, keepdims=True)
+    pace: FloatArray = np.broadcast_to(np.round(slowest_s / slowest_s.max(), 6), busy_s.shape)
+    return pace
+
+
+def _are_apart(ranks: Ranks) -> list[bool]:
+    """Return the axes whose ranks do not wait for each other in a pass: those of replicas."""
+    return [axis.startswith("dp_") and not ranks.experts for axis in ranks.axes]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, IntArray, column
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray, column
 from meshwright.base.errors import InfeasibleError
+from meshwright.collectives.group import Group
 from meshwright.cost.communication import OPEN
 from meshwright.cost.pipeline import micro_batches
 from meshwright.cost.problem import MOST_DEVICES, Mapper, Problem
@@ -17,7 +17,7 @@ from meshwright.cost.step import price_each
 from meshwright.network.blocks import sequential_shapes
 from meshwright.network.covers import cover_choices
 from meshwright.network.faults import SharedWork
-from meshwright.network.placement import Nesting, all_choices, stated_ranks
+from meshwright.network.placement import AxisPlace, Nesting, all_choices, stated_ranks
 from meshwright.network.regions import make_region
 from meshwright.search.exhaustive import Found
 from meshwright.sharding.space import axis_orders
@@ -27,7 +27,7 @@ from meshwright.train.families import ROUNDING
 from meshwright.wafer.loads import RowGroups
 from meshwright.wafer.passes import PROVEN, PipelineShape, least_slowdown
 from meshwright.wafer.price import choice_network, work_of
-from meshwright.wafer.teams import stream_loads, teams_of
+from meshwright.wafer.teams import slowest_devices, stream_loads
 
 NONE = np.zeros(0)
 MOST_CHOICES = 4096
@@ -83,6 +83,7 @@ class WayTables:
             tuple[int, StreamForm, float, bytes],
             tuple[Sequence[Nesting], Sequence[SharedWork], FloatArray],
         ] = {}
+        self._slowed: dict[tuple[StreamForm, Group[float], AxisPlace, bytes], float] = {}
 
     def ways_of(self, found: Sequence[Found], within_s: float) -> list[Ways]:
         """Return the ways to lay each candidate; candidates without any are left out.
@@ -135,14 +136,24 @@ class WayTables:
         for row, (choice, work) in enumerate(zip(choices, works, strict=True)):
             ranks = stated_ranks(self.physical, self.problem.grid_sides, choice)
             assert ranks is not None
-            with suppress(InfeasibleError):  # no way around dead links: it is not priced either
-                loads = stream_loads(
-                    one.plan_options, groups.of("tatp", row), ranks, self.physical,
-                    teams_of(ranks, work, self.physical),
-                )  # fmt: skip
-                found[row] = shape.effective(least_slowdown(loads), 1.0)
+            senders = slowest_devices(ranks, work, self.physical)
+            group, place = groups.of("tatp", row), ranks.place("tatp")
+            key = one.plan_options.stream_form, group, place, senders.tobytes()
+            if key not in self._slowed:
+                self._slowed[key] = self._slowdown(one, group, place, senders)
+            found[row] = shape.effective(self._slowed[key], 1.0)
         # Few different numbers: rows with equal ones share their price.
         return np.maximum(1.0, np.floor(found * STEPS + PROVEN) / STEPS)
+
+    def _slowdown(
+        self, one: Found, group: Group[float], place: AxisPlace, senders: BoolArray
+    ) -> float:
+        """Return the least slowdown of the streams that some devices send."""
+        try:
+            loads = stream_loads(one.plan_options, group, place, senders, self.physical)
+        except InfeasibleError:  # no way around dead links: it is not priced either
+            return 1.0
+        return least_slowdown(loads)
 
     def _bounds(self, found: Sequence[Found], tables: Sequence[_Table]) -> list[FloatArray]:
         """Return the least seconds of each candidate at each pace, wherever its axes lie."""
