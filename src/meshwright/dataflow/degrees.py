@@ -60,7 +60,12 @@ class DegreePricing:
     """Prices a stage once its kernels are split, in place of the roofline: fusion on a chip."""
     only_best: bool = False
     """Whether plans that a bound shows to be slower than a known one may be refused, and a gap that
-    a limit on memory leaves stays open where ``stage_time`` prices stages: for many questions."""
+    takes integer programs stays open where ``stage_time`` prices stages: for many questions."""
+
+    @property
+    def closes_gaps(self) -> bool:
+        """Whether integer programs may close the gap of a plan."""
+        return self.stage_time is None or not self.only_best
 
     def priced(
         self, tp: int, pp: int, dp: int, *, is_final: bool = True, enough_s: float = inf
@@ -291,11 +296,12 @@ class DegreePricing:
             )
         except UnsupportedError:
             return RefusedDegrees(
-                "too many branches side by side for stages", self.least_s(tp, pp, dp)
+                "too many branches side by side for stages",
+                self.least_s(tp, pp, dp, is_final=self.closes_gaps),
             )
         if found is None:
             return RefusedDegrees(SLOWER)
-        bound_s = self.least_s(tp, pp, dp, found.lower_bound)
+        bound_s = self.least_s(tp, pp, dp, found.lower_bound, is_final=self.closes_gaps)
         held = max(self._held_bytes(tp, found.stages, passes))
         if held > limit:
             return RefusedDegrees("memory of the fastest stages", bound_s)

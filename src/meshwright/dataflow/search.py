@@ -62,7 +62,7 @@ def plan_graph(
         if all(limit is None or n in limit for limit, n in zip(limits, (tp, pp, dp), strict=True))
     ]
     priced = _first_prices(pricing, degrees, progress)
-    if pricing.stage_time is None or not pricing.only_best:
+    if pricing.closes_gaps:
         _close_gaps(pricing, priced)
     return _ordered(pricing, priced)
 
