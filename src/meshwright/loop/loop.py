@@ -143,18 +143,19 @@ def loop_step(asked: Asked, step: Step) -> LoopStep:
     if per_million is not None and price.power_w is not None:
         energy_j = price.power_w * train_s + per_million * answers / MILLION
     rent = float(step_cost_usd(problem.system.chip, total_s, float(step.num_devices)))
-    ends, token = None, most.estimate
+    ends: tuple[float, float] | None = None
+    token = most.estimate
     if price.interval_s is not None and token.latency_interval_s is not None:
-        others_s = step.reshard_s if step.sharing.staleness else total_s - rollout_s - train_s
-        ends = tuple(
+        stale = step.sharing.staleness
+        others_s = step.reshard_s if stale else total_s - rollout_s - train_s
+        fast, slow = (
             stale_step_s(
-                rollout_s * slow_token_s / token.latency_s,
-                train_s * slow_s / price.step_time_s, others_s, step.sharing.staleness,
+                rollout_s * token_s / token.latency_s, train_s * update_s / price.step_time_s,
+                others_s, stale,
             )
-            for slow_token_s, slow_s in zip(
-                token.latency_interval_s, price.interval_s, strict=True
-            )
+            for token_s, update_s in zip(token.latency_interval_s, price.interval_s, strict=True)
         )  # fmt: skip
+        ends = fast, slow
     return LoopStep(
         training=trainer.candidate,
         rollout=most,
