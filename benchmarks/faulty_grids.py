@@ -7,7 +7,7 @@ dead or slow, some links dead. Model, batch, memory and some plan options are dr
 states the fastest time and a bound under it. Then strategies are drawn, those on fewer devices and
 all schedules included, and each that fits is estimated: none may be below the bound, and none
 faster than a plan that is called the proven fastest. What leads takes as long when it is estimated
-by itself.
+by itself; its simulated step is compared with that price.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from meshwright.sharding.space import MICRO_BATCH_SIZES
 from meshwright.sharding.strategy import AXES
 from meshwright.spec.system import SystemSpec
 from meshwright.train.answer import Candidate, Plan
+from meshwright.wafer.simulation import not_played, simulate
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -38,6 +39,8 @@ from small_problems import ADAM, SMALL_STATE, level, system
 MOST_TRIES = 6
 """Draws for each strategy that is estimated; most are refused by a rule or do not fit."""
 ROUNDING = 1e-9
+CLOSE = 0.03
+"""Largest distance of a simulated step from its price that is not printed [1]."""
 GIB = 2.0**30
 
 
@@ -131,6 +134,8 @@ class Checked:
 
     counts: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
+    simulated: list[float] = field(default_factory=list)
+    """Simulated over contended time of what leads, less one [1]."""
 
 
 def own_options(best: Candidate) -> dict[str, Any]:
@@ -169,6 +174,8 @@ def compared(seed: int, num_strategies: int) -> Checked:
     again_s = mw.estimate(model, on=on, **(asked | own_options(found.best))).best.estimate
     if abs(again_s.step_time_s / best_s - 1.0) > ROUNDING:
         checked.faults.append(f"the leader takes {best_s}, estimated {again_s.step_time_s}")
+    if found.best.placement is not None and not not_played(found.best.plan_options):
+        checked.simulated.append(simulate(found).step.step_time_s / best_s - 1.0)
     has_experts = not isinstance(model, str) and model.has_experts
     numbers = range(1, prod(entry.size for entry in on.levels) + 1)
     for _ in range(MOST_TRIES * num_strategies):
@@ -203,6 +210,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600.0, help="CPU seconds at most")
     args = parser.parse_args()
     counts: Counter[str] = Counter()
+    simulated: list[float] = []
     for seed in range(args.seed, args.seed + args.grids):
         if time.process_time() > args.seconds:
             break
@@ -211,10 +219,16 @@ def main() -> None:
         counts["contradictions"] += len(checked.faults)
         for line in checked.faults:
             print(f"seed {seed}: {line}", flush=True)
+        for apart in checked.simulated:
+            if abs(apart) > CLOSE:
+                print(f"seed {seed}: simulated {apart:+.1%} from its price", flush=True)
+        simulated += checked.simulated
         if seed % 20 == 19:
             print(dict(counts), file=sys.stderr, flush=True)
     listed = ", ".join(f"{number} {name}" for name, number in counts.items())
+    num_close = sum(abs(apart) <= CLOSE for apart in simulated)
     print(f"{listed}; {time.process_time():.0f} CPU s")
+    print(f"{num_close} of {len(simulated)} simulated within {CLOSE:.0%} of their price")
 
 
 if __name__ == "__main__":

@@ -58,10 +58,7 @@ class UnitLoad:
     def sent_by_s(self, senders: BoolArray, network: Network) -> FloatArray:
         """Return the busy times by the messages of some devices [s]."""
         num_bytes = np.where(senders[self.demands.source], self.demands.num_bytes, 0.0)
-        seconds: FloatArray = self.routes.link_load_bytes(num_bytes, network) / (
-            network.bandwidth_bytes_per_s
-        )
-        return seconds
+        return busy_s(self.routes, num_bytes, network)
 
 
 @dataclass(frozen=True)
@@ -104,7 +101,7 @@ ONE_TEAM = Teams(np.zeros(0, dtype=np.int64), np.ones(1), np.full(1, -1))
 def new_unit(network: Network, demands: Demands, routes: Routes) -> UnitLoad:
     """Return the link times of demands on given routes."""
     flows = routes.link_load_bytes((demands.num_bytes > 0).astype(np.float64), network)
-    return UnitLoad(demands, routes, busy_s(routes, demands, network), flows)
+    return UnitLoad(demands, routes, busy_s(routes, demands.num_bytes, network), flows)
 
 
 _UNITS: WeakKeyDictionary[Network, dict[int, UnitLoad]] = WeakKeyDictionary()
@@ -140,11 +137,9 @@ def stream_loads(
     return found
 
 
-def busy_s(routes: Routes, demands: Demands, network: Network) -> FloatArray:
-    """Return the seconds that each link is busy when every demand takes its route [s]."""
-    seconds: FloatArray = routes.link_load_bytes(demands.num_bytes, network) / (
-        network.bandwidth_bytes_per_s
-    )
+def busy_s(routes: Routes, num_bytes: FloatArray, network: Network) -> FloatArray:
+    """Return the seconds that each link is busy when every route carries so many bytes [s]."""
+    seconds: FloatArray = routes.link_load_bytes(num_bytes, network) / network.bandwidth_bytes_per_s
     return seconds
 
 

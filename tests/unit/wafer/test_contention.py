@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.collectives.group import Group, Span
+from meshwright.network.faults import SharedWork
 from meshwright.network.placement import block_ranks
 from meshwright.network.traffic import collective_pattern
 from meshwright.wafer.contention import contention
 from meshwright.wafer.loads import AxisLoad, Sending, placed_demands
 from meshwright.wafer.passes import PipelineShape, StagePass, least_slowdown
-from meshwright.wafer.teams import Teams
+from meshwright.wafer.teams import Teams, slowest_devices, teams_of, unit_load
 
 ON = {"overlaps": True}
 
@@ -332,3 +333,22 @@ def test_what_groups_send_does_not_depend_on_which_question_came_first():
     assert not np.array_equal(groups, others)
     assert np.array_equal(demands.source, same.source)
     assert np.array_equal(demands.destination, same.destination)
+
+
+def test_the_slowest_replica_alone_keeps_links_busy_for_the_least_slowdown():
+    """Rows of a 2x3 grid are replicas; a device of the second one has 0.5 of the speed. It sends
+    over one hop for 3 s and over two for 1 s: a link of 4 s, and one of 1 s."""
+    network = grid(2, 3)
+    ranks = block_ranks(network, (3, 2), ("tatp", "dp_shard"), [(3, 1), (1, 2)])
+    assert ranks is not None
+    speed = np.ones((3, 2))
+    speed[1, 1] = 0.5
+    work = SharedWork(np.array([1, 1]), np.ones((3, 2)), speed, 1)
+    slowest, teams = slowest_devices(ranks, work, network), teams_of(ranks, work, network)
+    assert slowest.tolist() == [False] * 3 + [True] * 3
+    unit = unit_load(network, demands_of([(0, 1, 7.0, 0), (3, 4, 3.0, 1), (3, 5, 1.0, 2)]))
+    sent_s = unit.sent_by_s(slowest, network)
+    assert sorted(sent_s[sent_s > 0]) == [1.0, 4.0]
+    by_team_s, _ = unit.by_team(teams, network)
+    np.testing.assert_array_equal(sent_s, by_team_s[teams.pace == 1.0].sum(axis=0))
+    np.testing.assert_array_equal(sent_s, unit.of_slowest_s(teams, network))
