@@ -354,7 +354,7 @@ def _left_out(
 
 
 NEW = {"model": (), "family": (UNSEEN,), "server": (UNSEEN_SERVER,)}
-"""What may be new of a question, and its traits."""
+"""Traits of a question by what is new of it."""
 
 
 @dataclass(frozen=True)
