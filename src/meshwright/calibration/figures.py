@@ -11,12 +11,7 @@ import numpy as np
 from meshwright.calibration.errors import TIE, FigureErrors, errors_of, intervals_of
 from meshwright.calibration.prediction import Prediction
 from meshwright.calibration.rows import Row, is_frozen
-from meshwright.calibration.serving import (
-    THROUGHPUT,
-    TPOT,
-    TTFT,
-    predict_first_tokens,
-)
+from meshwright.search.intervals import E2E, THROUGHPUT, TPOT, TTFT
 
 
 @dataclass(frozen=True)
@@ -28,25 +23,31 @@ class Figures:
     tpot: tuple[Prediction, ...]
     """Predictions of the time per output token of clients in a closed loop."""
     ttft: tuple[Prediction, ...]
+    e2e: tuple[Prediction, ...]
+    """Predictions of the time of a whole request, where both times are measured."""
 
     @property
     def by_name(self) -> dict[str, tuple[Prediction, ...]]:
         """The figures by their name."""
-        return {THROUGHPUT: self.throughput, TPOT: self.tpot, TTFT: self.ttft}
+        return {THROUGHPUT: self.throughput, TPOT: self.tpot, TTFT: self.ttft, E2E: self.e2e}
 
 
-def figures_of(served: Sequence[Prediction], calibration: str) -> Figures:
-    """Return predictions of rows by measured figure, times to the first token among them."""
-    used = [entry for entry in served if entry.refused is None]
-    loops = [entry for entry in used if entry.row.closed_loop]
+def figures_of(served: Sequence[Prediction]) -> Figures:
+    """Return predictions of rows by measured figure."""
+    times = {name: tuple(entries) for name, entries in times_by_name(served).items()}
     return Figures(
-        throughput=tuple(entry for entry in used if not entry.row.closed_loop),
-        tpot=tuple(entry for entry in loops if entry.row.measured.tpot_ms),
-        ttft=(
-            *predict_first_tokens([entry.row for entry in loops], calibration),
-            *(entry for entry in loops if not entry.row.measured.tpot_ms),
-        ),
-    )
+        throughput=tuple(e for e in served if e.refused is None and not e.times),
+        tpot=times.get(TPOT, ()), ttft=times.get(TTFT, ()), e2e=times.get(E2E, ()),
+    )  # fmt: skip
+
+
+def times_by_name(predictions: Sequence[Prediction]) -> dict[str, list[Prediction]]:
+    """Return the predictions of each measured time."""
+    found: dict[str, list[Prediction]] = defaultdict(list)
+    for entry in predictions:
+        for name, time in entry.times.items():
+            found[name].append(time)
+    return found
 
 
 def figure_errors(figures: Figures) -> dict[str, dict[str, FigureErrors]]:
@@ -71,18 +72,17 @@ def plan_regrets(figures: Figures) -> list[tuple[Row, float, bool]]:
 
     Plans with several measurements count with the median of these. Ties are best.
     """
-    firsts = {entry.row.id: entry for entry in figures.ttft}
     found: dict[Hashable, dict[Hashable, list[tuple[Row, float, float]]]] = defaultdict(
         lambda: defaultdict(list)
     )
-    for entry in figures.tpot:
-        row, first = entry.row, firsts.get(entry.row.id)
-        if first is None:
-            continue
+    for entry in figures.e2e:
+        row, chips = entry.row, float(entry.row.system.num_chips or 1)
         load = (row.batch, row.prompt_tokens, row.answer_tokens, row.shortest_share)
         key = (row.group, row.model.name, row.system.chip, row.framework, row.precision, load)
-        plan = (row.system.num_chips, row.strategy)
-        found[key][plan].append((row, *_rates(entry, first)))
+        rates = (entry.measured_tokens_per_s or 0.0, entry.predicted_tokens_per_s or 0.0)
+        found[key][row.system.num_chips, row.strategy].append(
+            (row, *(rate / chips for rate in rates))
+        )
     regrets = []
     for plans in found.values():
         if len(plans) > 1:
@@ -94,21 +94,6 @@ def plan_regrets(figures: Figures) -> list[tuple[Row, float, bool]]:
             row = next(iter(plans.values()))[0][0]
             regrets.append((row, regret if regret > TIE else 0.0, regret <= TIE))
     return regrets
-
-
-def _rates(step: Prediction, first: Prediction) -> tuple[float, float]:
-    """Return answered tokens per second and chip of one client, measured and predicted."""
-    row = step.row
-    prompt, answer = float(row.prompt_tokens or 0), float(row.answer_tokens or 1)
-
-    def rate(per_token: float | None, prompt_rate: float | None) -> float:
-        taken_s = prompt / (prompt_rate or np.inf) + (answer - 1.0) / (per_token or np.inf)
-        return answer / taken_s / float(row.system.num_chips or 1)
-
-    return (
-        rate(step.measured_tokens_per_s, first.measured_tokens_per_s),
-        rate(step.predicted_tokens_per_s, first.predicted_tokens_per_s),
-    )
 
 
 def seen(entries: Iterable[Prediction]) -> list[Prediction]:

@@ -7,7 +7,7 @@ fullest device, counted as its source counts it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -153,6 +153,8 @@ class Prediction(Brief):
     parts_s: Mapping[str, float] | None = None
     interval: tuple[float, float] | None = None
     """Throughputs between which four of five such rows lie [tokens/s]."""
+    times: Mapping[str, Prediction] = field(default_factory=dict)
+    """With requests: predictions of the measured times, each as a rate, by figure."""
     refused: Reason | None = None
     detail: str = ""
 

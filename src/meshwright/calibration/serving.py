@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray
+from meshwright.base.arrays import FloatArray, Num
 from meshwright.base.cluster import HERE, Cluster, every_answer
 from meshwright.calibration.prediction import Prediction, predict, refused_or
 from meshwright.calibration.rows import (
@@ -26,19 +26,17 @@ from meshwright.calibration.rows import (
 )
 from meshwright.calibration.sram import predict_sram
 from meshwright.calibration.traffic import predict_traffic
-from meshwright.catalog.calibration import load_calibration, load_serving, serving_record
+from meshwright.catalog.calibration import load_calibration, load_serving
 from meshwright.catalog.workloads import load_server
-from meshwright.search.intervals import Certainty, rates_of
+from meshwright.search.intervals import E2E, THROUGHPUT, TPOT, TTFT, rates_of
 from meshwright.serve.passes import ServingProblem
 from meshwright.serve.requests import EqualRequests, Served, Serving
+from meshwright.serve.serve import certainty_under
 from meshwright.sharding.strategy import PlanOptions, Strategy, make_strategy
-from meshwright.spec.calibration import ServingConstantsOf, Spread
+from meshwright.spec.calibration import ServingConstantsOf
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.workload import Decode, SoftwareStack
 
-THROUGHPUT, TPOT, TTFT = "throughput", "TPOT", "TTFT"
-FIGURES = {"next": TPOT, "first": TTFT}
-"""Figures measured of clients; all others count as throughput."""
 PLAIN = PlanOptions(sequence_parallel=False, zero_stage=0)
 
 
@@ -64,6 +62,11 @@ class ServingJob:
     figure: str
     """Measured figure, as :func:`_measured` names it."""
     measured_tokens_per_s: float
+
+    @property
+    def figure_told(self) -> str:
+        """The figure as answers name it: a throughput, or one of the times under load."""
+        return {"next": TPOT, "first": TTFT}.get(self.figure, THROUGHPUT)
 
     @property
     def is_closed_loop(self) -> bool:
@@ -120,6 +123,7 @@ def _setting(
     problem = ServingProblem(
         model, system, workload, load_calibration(family, calibration),
         constants=load_serving(family, server, calibration), server=server,
+        certainty=certainty_under(calibration),
     )  # fmt: skip
     strategy, replicas = _strategy(degrees.stated, system.num_devices, model)
     return Setting(Serving(problem, server, PLAIN, strategy), replicas)
@@ -177,34 +181,46 @@ def _kind(row: Row) -> tuple[bool, bool, bool]:
 def predict_served(rows: Sequence[Row], calibration: str) -> list[Prediction]:
     """Return the prediction of each row of requests, or the reason for which there is none.
 
-    Of a row that states two times the time per output token; see :func:`predict_first_tokens`.
+    Of clients it has the measured ``times``, as rates so that errors have the sign of the others:
+    prompt tokens a second until the first token, answer tokens a second of whole requests.
     """
-    return [figures[0] for figures in _predicted(rows, calibration)]
-
-
-def predict_first_tokens(rows: Sequence[Row], calibration: str) -> list[Prediction]:
-    """Return the prediction of the time to the first token of each row that states it as well.
-
-    As prompt tokens a second of the requests in flight, so that errors have the sign of the others.
-    """
-    return [figures[1] for figures in _predicted(rows, calibration) if len(figures) > 1]
-
-
-def _predicted(rows: Sequence[Row], calibration: str) -> list[list[Prediction]]:
-    """Return the predictions of the figures of each row."""
-    record = serving_record(calibration)
-    spread = record.spread if record else None
-    seen = frozenset(record.families) if record else frozenset[str]()
     found = [refused_or(lambda row: serving_jobs(row, calibration), row) for row in rows]
     jobs = [job for entry in found if not isinstance(entry, Prediction) for job in entry]
     answers: dict[int, Prediction] = {}
     for column in columns_of(jobs):
-        for job, prediction in zip(column.jobs, column.predictions(spread, seen), strict=True):
+        for job, prediction in zip(column.jobs, column.predictions(), strict=True):
             answers[id(job)] = prediction
     return [
-        [entry] if isinstance(entry, Prediction) else [answers[id(job)] for job in entry]
-        for entry in found
+        entry if isinstance(entry, Prediction) else _with_times(entry, answers) for entry in found
     ]
+
+
+def _with_times(
+    jobs: Sequence[ServingJob], answers: Mapping[int, Prediction]
+) -> Prediction:  # fmt: skip
+    """Return the prediction of the first figure of a row, with all times of clients."""
+    first, times = answers[id(jobs[0])], {}
+    if first.row.closed_loop:
+        times = {job.figure_told: answers[id(job)] for job in jobs}
+    if times.keys() == {TPOT, TTFT}:
+        step, prompt = times[TPOT], times[TTFT]
+        predicted, measured = (
+            float(end_to_end_rate(first.row, getattr(step, name), getattr(prompt, name)))
+            for name in ("predicted_tokens_per_s", "measured_tokens_per_s")
+        )
+        ends = jobs[0].setting.serving.problem.ends(E2E)
+        times[E2E] = replace(
+            step, predicted_tokens_per_s=predicted, measured_tokens_per_s=measured,
+            interval=rates_of(predicted, ends),
+        )  # fmt: skip
+    return replace(first, times=times)
+
+
+def end_to_end_rate(row: Row, steps_per_s: Num, prompt_tokens_per_s: Num) -> Num:
+    """Return the answer tokens a second of whole requests of one client."""
+    answer = float(row.answer_tokens or 1)
+    first_s = float(row.prompt_tokens or 0) / prompt_tokens_per_s
+    return answer / (first_s + (answer - 1.0) / steps_per_s)
 
 
 PREDICTING = {
@@ -280,22 +296,9 @@ class Column:
         """Return the measured throughput of each job, as its source defines it [tokens/s]."""
         return np.array([job.measured_tokens_per_s for job in self.jobs])
 
-    def predictions(self, spread: Spread | None, seen: Iterable[str]) -> list[Prediction]:
-        """Return the predictions of the column, with intervals where their spread is known.
-
-        Parameters
-        ----------
-        seen
-            Families of chips with rows in the fit of the constants.
-        """
+    def predictions(self) -> list[Prediction]:
+        """Return the predictions of the column, with intervals where their spread is known."""
         served, problem = self.served(), self.setting.serving.problem
-        ends = None
-        if spread is not None:
-            known = Certainty(spread, frozenset(seen))
-            ends = {
-                figure: known.ends(problem, is_first_token=figure == "first")
-                for figure in {job.figure for job in self.jobs}
-            }
         rooms = np.broadcast_to(served.room, len(self.jobs))
         numbers = zip(self.jobs, self.tokens_per_s(served), self.measured(), rooms, strict=True)
         return [
@@ -304,7 +307,7 @@ class Column:
                 predicted_tokens_per_s=float(predicted),
                 measured_tokens_per_s=float(measured),
                 has_room=bool(room >= 1.0),
-                interval=rates_of(float(predicted), ends[job.figure]) if ends else None,
+                interval=rates_of(float(predicted), problem.ends(job.figure_told)),
             )
             for job, predicted, measured, room in numbers
         ]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
 from meshwright.calibration.prediction import Prediction, refused_or
 from meshwright.calibration.rows import Reason, RefusedError, Row
+from meshwright.search.intervals import E2E
 from meshwright.serve.traffic.answer import Times, TrafficPlan
 from meshwright.serve.traffic.fleet import serve_traffic
 from meshwright.spec.traffic import Traffic
 from meshwright.spec.workload import Decode, SoftwareStack
 
-END_TO_END, LATE_END = "end to end", "end to end, p99"
+END_TO_END, LATE_END = E2E, "end to end, p99"
 TTFT_AT_RATE, TPOT_AT_RATE = "TTFT at a rate", "TPOT at a rate"
 
 
@@ -78,16 +79,9 @@ def _rates(times: Times, time_s: float, tokens: float) -> tuple[float, float] | 
 
 def predict_traffic(rows: Sequence[Row], calibration: str) -> list[Prediction]:
     """Return the prediction of the end-to-end time of each row, or the reason for none."""
-    return [refused_or(lambda row: times_of(row, calibration)[END_TO_END], row) for row in rows]
 
+    def predicted(row: Row) -> Prediction:
+        times = times_of(row, calibration)
+        return replace(times[END_TO_END], times=times)
 
-def predict_times(
-    predictions: Sequence[Prediction], calibration: str
-) -> Mapping[str, list[Prediction]]:
-    """Return the predictions of each time of rows that could be priced."""
-    found: dict[str, list[Prediction]] = defaultdict(list)
-    for entry in predictions:
-        if entry.refused is None:
-            for name, prediction in times_of(entry.row, calibration).items():
-                found[name].append(prediction)
-    return found
+    return [refused_or(predicted, row) for row in rows]

@@ -23,11 +23,16 @@ from meshwright.calibration.errors import (
     median_of_medians,
     memory_errors_by_group,
 )
-from meshwright.calibration.figures import Figures, figure_errors, figures_of, one_figure
+from meshwright.calibration.figures import (
+    Figures,
+    figure_errors,
+    figures_of,
+    one_figure,
+    times_by_name,
+)
 from meshwright.calibration.prediction import Prediction
 from meshwright.calibration.rows import FROZEN, Row
 from meshwright.calibration.serving import server_name_of
-from meshwright.calibration.traffic import predict_times
 from meshwright.catalog.calibration import RowsErrorRecord
 
 VIEWS: dict[str, Callable[[Row], str]] = {
@@ -149,7 +154,7 @@ class Validation(Shown):
     @cached_property
     def times(self) -> Mapping[str, Sequence[Prediction]]:
         """Predictions of requests at a rate, by measured time."""
-        return predict_times(self.traffic, self.calibration)
+        return times_by_name(self.traffic)
 
     @property
     def frozen(self) -> tuple[Prediction, ...]:
@@ -228,7 +233,7 @@ class Validation(Shown):
     @cached_property
     def figures(self) -> Figures:
         """Predictions of rows of requests, by measured figure."""
-        return figures_of(self.served, self.calibration)
+        return figures_of(self.served)
 
     @property
     def inference(self) -> ServingErrors | None:

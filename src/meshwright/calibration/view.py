@@ -28,6 +28,7 @@ from meshwright.calibration.serving import predict_all, server_name_of
 from meshwright.calibration.sram import predict_sram
 from meshwright.calibration.validation import Validation, views_of
 from meshwright.catalog.calibration import (
+    CoverageRecord,
     ErrorRecord,
     FitRecord,
     GroupRecord,
@@ -38,6 +39,7 @@ from meshwright.catalog.calibration import (
 from meshwright.catalog.frameworks import load_framework
 from meshwright.catalog.workloads import load_server, server_names
 from meshwright.cost.parts import MemoryPart
+from meshwright.spec.calibration import Spread
 from meshwright.view import charts
 from meshwright.view.drawn import ranked
 from meshwright.view.markdown import markdown_of
@@ -65,6 +67,7 @@ ERROR_HEAD = ("median [%]", "p90 [%]", "bias [+%]")
 TRAITS = {
     "experts": "with experts", "narrow_words": "words of 8 bits or less",
     "unseen_family": "chips of a family that no other source has",
+    "unseen_server": "a server without measured rows",
     "unnamed_framework": "framework not named", "host_bound": "a step that only waits for its host",
 }  # fmt: skip
 
@@ -381,24 +384,7 @@ def _intervals(
         "source counts once, because the next job is of a new one. The score is width plus ten "
         "times the distance of measurements outside, in logarithms; small is good."
     )
-    sides = (record.spread.slower, record.spread.faster)
-    yield Table(
-        ("distance of the ends", "slower [%]", "faster [%]"),
-        [("any", *(side.distance for side in sides))],
-    )
-    yield Table(
-        ("factor of the distance", "slower [x]", "faster [x]"),
-        [(words, *(side.factors[name] for side in sides))
-         for name, words in TRAITS.items() if name in sides[0].factors],
-    )  # fmt: skip
-    yield Table(
-        ("rows", "number [#]", "inside [%]", "median source [%]", "sources with 60 % inside [%]",
-         "score [1]", "slower [%]", "faster [%]"),
-        [(TRAITS.get(name, name), held.rows, held.covered, held.covered_by_source,
-          held.held_sources, held.score, held.slower, held.faster)
-         for name, held in record.intervals.items()],
-        "How intervals of sources left out held",
-    )  # fmt: skip
+    yield from _widths({"step": record.spread}, record.intervals)
     known = [group.covered for group in record.groups.values() if group.covered is not None]
     if known:
         enough = sum(share >= SHARE for share in known)
@@ -416,6 +402,30 @@ def _intervals(
             for name in parts
         ]  # fmt: skip
         yield Table(("frozen source", "rows [#]", "inside [%]", "framework not named [%]"), rows)
+
+
+def _widths(
+    spreads: Mapping[str, Spread], intervals: Mapping[str, CoverageRecord]
+) -> Iterator[Part]:  # fmt: skip
+    """Yield the distances of the ends of intervals, their factors, and what they held."""
+    sides = [(f"{name}, {side}", getattr(spread, side))
+             for name, spread in spreads.items() for side in ("slower", "faster")]  # fmt: skip
+    factors = [name for name in TRAITS if any(name in tail.factors for _, tail in sides)]
+    yield Table(
+        ("end of the interval", "distance [%]", *(f"{TRAITS[name]} [x]" for name in factors)),
+        [(name, tail.distance, *(tail.factors.get(one) for one in factors))
+         for name, tail in sides],
+        "Distance of the ends, and its factor for each trait",
+    )  # fmt: skip
+    if intervals:
+        yield Table(
+            ("rows", "number [#]", "sources [#]", "inside [%]", "median source [%]",
+             "sources with 60 % inside [%]", "score [1]", "slower [%]", "faster [%]"),
+            [(TRAITS.get(name, name), held.rows, held.sources, held.covered,
+              held.covered_by_source, held.held_sources, held.score, held.slower, held.faster)
+             for name, held in intervals.items()],
+            "Rows left out of constants and intervals",
+        )  # fmt: skip
 
 
 def _misses(found: Validation) -> Iterator[Part]:
@@ -521,12 +531,16 @@ def _serving(found: Validation, others: Others | None) -> Iterator[Part]:
         rows.append((figure, "fitted", *_figure(seen(entries))))
         if record is not None and figure in record.figures:
             out = record.figures[figure]
-            rows.append((figure, "left out", out.rows, *_cells(out.left_out), out.covered))
+            held = record.intervals.get(f"{figure}, new source")
+            rows.append((figure, "left out", out.rows, *_cells(out.left_out),
+                         held and held.covered))  # fmt: skip
         rows.append((figure, "frozen", *_figure(frozen(entries))))
     head = ("rows [#]", *ERROR_HEAD, "inside [%]")
     yield Table(("figure", "constants", *head), rows,
                 "Throughput, and times under load (clients in a closed loop); inside: rows within "
                 "their 80 % interval")  # fmt: skip
+    if record is not None and record.spreads:
+        yield from _widths(record.spreads, record.intervals)
     known = _known(found.served)
     if known:
         yield _agreement("Throughput of serving", known, _totals(known), "throughput",

@@ -132,6 +132,8 @@ class CoverageRecord(Declaration):
     """Coverage of intervals on rows of sources left out of every fit and interval."""
 
     rows: int
+    sources: int = 0
+    """Number of sources, or of models that are left out."""
     covered: float
     """Share of the rows inside."""
     covered_by_source: float
@@ -187,6 +189,8 @@ class ServingRecord(FitRecord):
 
     servers: Mapping[str, GroupRecord]
     families: Mapping[str, GroupRecord]
+    spreads: Mapping[str, Spread] = Field(default_factory=dict)
+    """Distances of measurements from predictions by figure."""
     figures: Mapping[str, GroupRecord] = Field(default_factory=dict)
     """Errors by the measured figure: throughput, and the times under load; sources are left out."""
 

@@ -17,15 +17,19 @@ NARROW = "narrow_words"
 """Halvings of the words of products from 16 bits [1]: casts and scales differ."""
 UNSEEN = "unseen_family"
 """1 where no measured row is of the family of the chip."""
+UNSEEN_SERVER = "unseen_server"
+"""1 where no measured row is of the server: its host times are expected ones."""
 UNNAMED = "unnamed_framework"
 """1 where the software of the step is not named: published stacks are tuned, the next one may not
 be."""
 HOST = "host_bound"
 """Share of the step that waits for the host, which no data sheet states."""
-FIRST_TOKEN = "first_token"
-"""1 for a time to the first token under load: waiting requests and hosts make it less certain."""
+THROUGHPUT, TPOT, TTFT, E2E = "throughput", "TPOT", "TTFT", "end to end"
+"""Figures of serving, each with intervals of its own."""
 TRAITS = (EXPERTS, NARROW, UNSEEN, UNNAMED, HOST)
 """Traits of a question, known before it is measured, that widen the interval of its price."""
+SERVING_TRAITS = (EXPERTS, UNSEEN, UNSEEN_SERVER)
+"""Those of a question of serving."""
 
 
 def traits_of(
@@ -80,16 +84,22 @@ def distances(problem: Problem, host_share: float = 0.0) -> Distances | None:
 
 @dataclass(frozen=True)
 class Certainty:
-    """Spread of measured rows about their prices, and the chips that were measured."""
+    """Spread of measured figures of serving about their prices, and the chips measured."""
 
-    spread: Spread
+    spreads: Mapping[str, Spread]
+    """Spread of each figure, by its name."""
     families: frozenset[str]
     """Families of the chips that have measured rows."""
+    servers: frozenset[str]
+    """Names of the servers that have measured rows."""
 
-    def ends(self, problem: ProblemOf[Workload], *, is_first_token: bool = False) -> Distances:
-        """Return the distances of the ends of the interval of a time from it, in logarithms."""
+    def ends(self, problem: ProblemOf[Workload], figure: str, server: str) -> Distances | None:
+        """Return the distances of the ends of the interval of a figure from it, in logarithms."""
+        if figure not in self.spreads:
+            return None
         traits = traits_of(problem, is_seen=problem.system.chip.family in self.families)
-        return distances_of(self.spread, traits | {FIRST_TOKEN: float(is_first_token)})
+        is_new = float(server not in self.servers)
+        return distances_of(self.spreads[figure], traits | {UNSEEN_SERVER: is_new})
 
 
 def interval(

@@ -20,7 +20,7 @@ from meshwright.cost.pipeline import POSITIONS, StageLayout, jitter_fraction, st
 from meshwright.cost.problem import ProblemOf
 from meshwright.cost.step import send_s
 from meshwright.graph.op import LayerGraph, OpKind, Phase
-from meshwright.search.intervals import Certainty, Distances, surely
+from meshwright.search.intervals import THROUGHPUT, TPOT, TTFT, Certainty, Distances, surely
 from meshwright.serve.all_reduce import PassCollectives
 from meshwright.serve.closed_loop import LoopOf
 from meshwright.serve.dispatch import dispatch_s
@@ -61,11 +61,15 @@ class ServingProblem(ProblemOf[Prefill | Decode]):
     certainty: Certainty | None = None
     """Spread of measured values about prices; None: not known."""
 
-    def ends(self, *, is_first_token: bool = False) -> Distances | None:
-        """Return the distances of the ends of the interval of a time from it; None: not known."""
-        if self.certainty is None:
-            return None
-        return self.certainty.ends(self, is_first_token=is_first_token)
+    def ends(self, figure: str) -> Distances | None:
+        """Return the distances of the ends of the interval of a figure; None: not known."""
+        known = self.certainty
+        return known.ends(self, figure, self.server.name) if known else None
+
+    @property
+    def latency_ends(self) -> Distances | None:
+        """Distances of the ends of the interval of a pass: of an output token, or of prompts."""
+        return self.ends(TPOT if self.is_decode else THROUGHPUT)
 
     @property
     def launches(self) -> Serves | None:
@@ -151,12 +155,12 @@ class ServingProblem(ProblemOf[Prefill | Decode]):
     @property
     def sure_latency_s(self) -> float | None:
         """Longest predicted latency with an allowed slow end [s]."""
-        return surely(self.max_latency_s, self.ends())
+        return surely(self.max_latency_s, self.latency_ends)
 
     @property
     def sure_first_token_s(self) -> float | None:
         """Longest predicted time to the first token of a request with an allowed slow end [s]."""
-        return surely(self.max_first_token_s, self.ends(is_first_token=True))
+        return surely(self.max_first_token_s, self.ends(TTFT))
 
     @cached_property
     def shape(self) -> PassShape:

@@ -19,7 +19,7 @@ from meshwright.base.arrays import BoolArray, FloatArray, IntArray, column, join
 from meshwright.base.errors import InfeasibleError
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.search.exhaustive import TIE, Counts
-from meshwright.search.intervals import surely
+from meshwright.search.intervals import TTFT, surely
 from meshwright.serve.launching import refused_rows
 from meshwright.serve.passes import ServingProblem, group_counts, passes_of, reserved_bytes
 from meshwright.serve.price import ServingPrice, price_serving, with_groups
@@ -408,8 +408,8 @@ def latency_shortfall(
     stated = [
         (what, limit_s, surely(limit_s, ends) or limit_s, taken_s)
         for what, limit_s, ends, taken_s in (
-            (name, problem.max_latency_s, problem.ends(), columns.latency_s),
-            (_FIRST, problem.max_first_token_s, problem.ends(is_first_token=True),
+            (name, problem.max_latency_s, problem.latency_ends, columns.latency_s),
+            (_FIRST, problem.max_first_token_s, problem.ends(TTFT),
              columns.first_token_s),
         )
         if limit_s is not None

@@ -32,7 +32,14 @@ from meshwright.cost.money import step_cost_usd
 from meshwright.cost.operator import is_launched
 from meshwright.cost.pipeline import POSITIONS
 from meshwright.cost.problem import RECURRENT_NOTE, UNCALIBRATED_NOTE, certainty_note
-from meshwright.search.intervals import Certainty, interval_of, rates_of
+from meshwright.search.intervals import (
+    THROUGHPUT,
+    TPOT,
+    TTFT,
+    Certainty,
+    interval_of,
+    rates_of,
+)
 from meshwright.serve.answer import (
     EVERY_ROW,
     Deployment,
@@ -108,14 +115,15 @@ def _candidate(
     latency_s = time_told("a pass", number_at(price.latency_s), parts_s)
     tokens_per_s = number_at(price.tokens_per_s)
     first_s = None if price.first_token_s is None else number_at(price.first_token_s)
-    ends, later = problem.ends(), problem.ends(is_first_token=True)
     estimate = ServingEstimate(
         fidelity=FIDELITY,
         is_calibrated=problem.calibration.is_calibrated,
         latency_s=latency_s,
-        latency_interval_s=interval_of(latency_s, ends),
-        tokens_per_s_interval=rates_of(tokens_per_s, ends),
-        first_token_interval_s=None if first_s is None else interval_of(first_s, later),
+        latency_interval_s=interval_of(latency_s, problem.latency_ends),
+        tokens_per_s_interval=rates_of(tokens_per_s, problem.ends(THROUGHPUT)),
+        first_token_interval_s=None
+        if first_s is None
+        else interval_of(first_s, problem.ends(TTFT)),
         time_parts_s=parts_s,
         bottleneck_s=number_at(price.bottleneck_s),
         tokens_per_s=tokens_per_s,
@@ -194,6 +202,14 @@ def _doubled_latency_s(problem: ServingProblem, best: ServingCandidate) -> dict[
         what: number_at(price_serving(better, best.plan_options, strategy, groups).latency_s)
         for what, better in changed.items()
     }
+
+
+def certainty_under(calibration: str) -> Certainty | None:
+    """Return the spread of figures of serving about their prices; None: not known."""
+    record = serving_record(calibration)
+    if record is None:
+        return None
+    return Certainty(record.spreads, frozenset(record.families), frozenset(record.servers))
 
 
 def _errors(calibration: str) -> dict[str, RowsErrorRecord]:
@@ -342,17 +358,14 @@ def serving_problem(
         )
     ):
         raise SpecError(faults, origin=runs.name)
-    record = serving_record(calibration)
-    known = None
-    if record is not None and record.spread is not None:
-        known = Certainty(record.spread, frozenset(record.families))
     chip = system_spec.chip
     constants = load_calibration(chip.family, calibration)
     if serves_from_sram(chip) and load_sram(chip, calibration).is_calibrated:
         constants = replace(constants, is_calibrated=True)
     return ServingProblem(
         model_spec, system_spec, workload, constants,
-        constants=load_chip_serving(chip, runs, calibration), server=runs, certainty=known,
+        constants=load_chip_serving(chip, runs, calibration), server=runs,
+        certainty=certainty_under(calibration),
     )  # fmt: skip
 
 
@@ -448,9 +461,9 @@ def _deployment(found: Deployments, split: WorkerSplit) -> Deployment:
         sequences_in_flight=split.requests_per_s * (work.answer_length - 1.0) * split.step_s,
         num_devices_used=split.num_devices,
         first_token_s=split.first_token_s,
-        first_token_interval_s=interval_of(split.first_token_s, problem.ends(is_first_token=True)),
-        latency_interval_s=interval_of(split.step_s, problem.ends()),
-        tokens_per_s_interval=rates_of(tokens_per_s, problem.ends()),
+        first_token_interval_s=interval_of(split.first_token_s, problem.ends(TTFT)),
+        latency_interval_s=interval_of(split.step_s, problem.ends(TPOT)),
+        tokens_per_s_interval=rates_of(tokens_per_s, problem.ends(THROUGHPUT)),
         first_token_parts_s={
             "queue_s": split.queue_s,
             "pass_s": split.pass_s - host_s,

@@ -113,6 +113,8 @@ def test_batches_of_chips_become_batches_of_ranks():
         ({"hardware": {"chip_id": "H100"}}, Reason.COUNT),
         ({"hardware": {"chip_id": "TPU v5p", "chips": 7}}, Reason.SYSTEM),
         ({"model": LLAMA | {"heads": None, "name": "Own 8B"}}, Reason.DIMS),
+        ({"model": LLAMA | {"name": "t5 12x768"}}, Reason.DIMS),
+        ({"model": LLAMA | {"name": "bert 24x1024"}}, Reason.DIMS),
         ({"model": LLAMA | {"seq": None}}, Reason.SEQUENCE),
         ({"micro_batch": None, "global_batch": None}, Reason.BATCH),
         ({"parallelism": {"tp": 3, "fsdp": True}}, Reason.DEGREES),

@@ -54,14 +54,14 @@ def test_made_rows_are_met(fitted):
 def test_slopes_are_differences(rows):
     values = np.log([key.free.prior for key in rows.keys])
     errors, slopes = rows.errors_and_slopes(values)
-    assert np.array_equal(errors, rows.errors(values))
+    assert np.array_equal(errors, rows.errors(values, np.ones(len(errors), bool)))
     number = [key.place for key in rows.keys].index(("vllm-v0", "host_step_s"))
     assert (slopes[:, number] < 0).all()
 
 
 @pytest.mark.slow
 def test_what_is_left_out_is_a_server_a_source_or_a_family(fitted):
-    assert set(fitted.left_out) == {"source", "server", "family"}
+    assert set(fitted.left_out) == {"source", "server", "family", "model"}
     assert np.isnan(fitted.left_out["server"]).all()  # there is no other server to fit
     assert not np.isnan(fitted.left_out["family"]).any()
 

@@ -11,7 +11,6 @@ from measured_rows import rows_of
 from meshwright.calibration.rows import Reason, published
 from meshwright.calibration.serving import (
     predict_all,
-    predict_first_tokens,
     predict_served,
     server_name_of,
     serving_jobs,
@@ -21,6 +20,7 @@ from meshwright.catalog.answer_file import plain_data
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_chip
 from meshwright.catalog.workloads import load_server
+from meshwright.search.intervals import E2E, TPOT, TTFT
 from meshwright.view.terminal import text_of
 from meshwright_papers.measurements.questions import serving_precision
 from meshwright_papers.measurements.words import serving_precision_of
@@ -158,12 +158,13 @@ CLIENTS = {
 def test_clients_have_two_times():
     clients = row(**CLIENTS)
     assert clients.closed_loop
-    (step,), (first,) = (
-        method([clients], "calibrated") for method in (predict_served, predict_first_tokens)
-    )
+    (found,) = predict_served([clients], "calibrated")
+    step, first, whole = (found.times[name] for name in (TPOT, TTFT, E2E))
+    assert found.predicted_tokens_per_s == step.predicted_tokens_per_s
     assert step.measured_tokens_per_s == pytest.approx(1e3 / 12.0)
     assert first.measured_tokens_per_s == pytest.approx(512 / 0.2)
-    assert not predict_first_tokens([row()], "calibrated")
+    assert whole.measured_tokens_per_s == pytest.approx(128 / (0.2 + 127 * 0.012))
+    assert not predict_served([row()], "calibrated")[0].times
     assert first.interval[1] / first.interval[0] >= step.interval[1] / step.interval[0]
 
 
@@ -172,7 +173,7 @@ def test_drawn_lengths_are_shorter_and_their_requests_part():
     assert (job.prompt_tokens, job.answer_tokens) == (pytest.approx(460.8), pytest.approx(115.2))
     assert not job.are_equal
     equal, drawn = (
-        predict_first_tokens([row(**CLIENTS, **more)], "calibrated")[0].predicted_tokens_per_s
+        predict_served([row(**CLIENTS, **more)], "calibrated")[0].times[TTFT].predicted_tokens_per_s
         for more in ({}, {"shortest_share": 1.0})
     )
     assert drawn > equal  # as prompt tokens a second: nothing passes with the prompt

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from meshwright.calibration.errors import interval_score
+from meshwright.calibration.fit.quantiles import quantile_spread
+from meshwright.calibration.fit.serving import FigureRows
 from meshwright.calibration.fit.spread import held_out, spread_of
 from meshwright.calibration.fit.training import Fit, FitRows, left_out_of
 from meshwright.calibration.prediction import Prediction, predict
@@ -19,6 +21,8 @@ from meshwright.search.intervals import (
     TRAITS,
     UNNAMED,
     UNSEEN,
+    UNSEEN_SERVER,
+    Certainty,
     distance_of,
     interval,
     traits_of,
@@ -126,7 +130,21 @@ def test_an_error_to_one_side_moves_one_end(fitted):
 def test_rows_held_out_are_covered(fitted):
     tested = held_out(fitted)
     assert tested.inside.mean() == pytest.approx(0.8, abs=0.06)
-    assert set(tested.kinds()) == {"framework named", "framework not named", *TRAITS} - {UNNAMED}
+    kinds = {"framework named", "framework not named", "dense", *TRAITS}
+    assert set(tested.kinds) == kinds - {UNNAMED}
+
+
+def test_an_end_is_a_quantile_of_its_kind():
+    """Of 0.001 to 1 nine in ten lie below 0.9; of a kind twice as far below 1.8."""
+    errors, ones = np.linspace(0.001, 1.0, 1000), np.ones(1000)
+    plain = quantile_spread(errors, np.zeros((1000, 0)), ones, ())
+    assert plain.slower.distance == pytest.approx(0.9, abs=0.01)
+    assert plain.faster.distance == pytest.approx(0.0, abs=0.002)
+    both = np.concatenate([errors, 2.0 * errors])
+    degrees = np.repeat([0.0, 1.0], 1000)[:, None]
+    spread = quantile_spread(both, degrees, np.ones(2000), (EXPERTS,))
+    assert spread.slower.distance == pytest.approx(0.9, abs=0.02)
+    assert spread.slower.factors[EXPERTS] == pytest.approx(2.0, abs=0.05)
 
 
 @pytest.mark.slow
@@ -158,3 +176,37 @@ def test_predictions_of_rows_have_the_interval_of_their_kind():
     tail = fit_record("calibrated").spread.slower
     assert plain == pytest.approx(tail.distance, rel=0.05)
     assert narrow == pytest.approx(tail.distance * tail.factors[NARROW], rel=0.05)
+
+
+def test_rows_of_serving_are_left_out_by_what_is_new():
+    """Errors twice as large without the chip family give twice the width for new chips alone."""
+    generator, size = np.random.default_rng(2), 20 * 30
+    sizes = {"model": 0.1, "family": 0.2, "server": 0.1, "source": 0.1}
+    labels = np.repeat([f"label {n}" for n in range(20)], 30)
+    new = {"model": (0.0, 0.0), "family": (1.0, 0.0), "server": (0.0, 1.0), "source": (0.0, 0.0)}
+    rows = FigureRows(
+        {name: one * generator.normal(size=size) for name, one in sizes.items()},
+        {name: np.tile([0.0, *one], (size, 1)) for name, one in new.items()},
+        dict.fromkeys(sizes, labels),
+    )
+    spread, tested = rows.spread()
+    for tail in (spread.slower, spread.faster):
+        assert tail.distance == pytest.approx(0.1 * 1.2816, rel=0.15)
+        assert tail.factors[UNSEEN] == pytest.approx(2.0, rel=0.15)
+        assert tail.factors[UNSEEN_SERVER] < 1.3
+    shares = [tested.inside[kind].mean() for kind in tested.kinds.values() if kind.any()]
+    assert 0.72 < min(shares) <= max(shares) < 0.92
+
+
+def test_a_figure_of_serving_has_a_width_of_its_own():
+    even = {"wide": 0.4, "tight": 0.1}
+    spreads = {
+        name: Spread(slower=Tail(distance=one, factors={UNSEEN_SERVER: 2.0}),
+                     faster=Tail(distance=one, factors={}))
+        for name, one in even.items()
+    }  # fmt: skip
+    known, problem = Certainty(spreads, frozenset({"hopper"}), frozenset({"vllm"})), problem_of()
+    assert known.ends(problem, "wide", "vllm") == (0.4, 0.4)
+    assert known.ends(problem, "tight", "vllm") == (0.1, 0.1)
+    assert known.ends(problem, "tight", "generic") == (0.2, 0.1)
+    assert known.ends(problem, "unknown", "vllm") is None

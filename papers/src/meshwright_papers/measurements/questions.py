@@ -6,6 +6,7 @@ row that makes no question is refused for one of a closed list of reasons.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from math import gcd, prod
@@ -459,6 +460,10 @@ def model_fields(stated: ModelFields, model: ModelSpec) -> dict[str, Any]:
     return {"name": stated.name, "like": stated.catalog_name} | changes
 
 
+ENCODERS = re.compile(r"\b(m?T5|UL2|BART|\w*BERT\w*)\b", re.IGNORECASE)
+"""Names of models with an encoder."""
+
+
 def model_of(stated: ModelFields, framework: str) -> ModelSpec:
     """Return the model of a row: of the catalog, or built from its dims.
 
@@ -469,6 +474,8 @@ def model_of(stated: ModelFields, framework: str) -> ModelSpec:
     RefusedError
         When dims are not stated, or make no model.
     """
+    if name := ENCODERS.search(stated.name or ""):
+        raise RefusedError(Reason.DIMS, f"{name[0]} has an encoder; only decoders are priced")
     kind = (stated.attention or "").lower()
     if kind not in ("", "mha", "gqa", "mqa", "mla"):
         raise RefusedError(Reason.DIMS, f"attention {stated.attention}: MHA, GQA, MQA or MLA")

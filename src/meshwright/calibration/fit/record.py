@@ -28,7 +28,6 @@ from meshwright.calibration.fit.serving import OF_CHIPS, OF_SERVERS, ServingFit
 from meshwright.calibration.fit.spread import HeldOut, held_out, spread_of
 from meshwright.calibration.fit.sram import DRAFTED, REDUCTION, SramFit
 from meshwright.calibration.fit.training import Fit, draws_of
-from meshwright.calibration.serving import TTFT
 from meshwright.catalog.calibration import (
     DEFAULT,
     UNCALIBRATED,
@@ -39,7 +38,7 @@ from meshwright.catalog.calibration import (
     SramRecord,
     load_calibration,
 )
-from meshwright.search.intervals import EXPERTS, FIRST_TOKEN, UNSEEN, distance_of
+from meshwright.search.intervals import TTFT
 from meshwright.spec.calibration import Spread, Tail
 
 FEWEST_INSIDE = 0.6
@@ -214,7 +213,7 @@ def fit_record(found: Fit, memory: MemoryFit | None = None) -> FitRecord:
         left_out=pooled_error_record(np.where(alone, np.nan, left_out), groups),
         left_out_alone=pooled_error_record(np.where(alone, left_out, np.nan), groups),
         unnamed=pooled_error_record(unnamed, groups),
-        spread=_spread_record(spread),
+        spread=spread and _spread_record(spread),
         between=between_of_fit(found),
         intervals={} if tested is None else _coverages(tested),
         groups=by_source,
@@ -240,10 +239,8 @@ def _records(
     }  # fmt: skip
 
 
-def _spread_record(spread: Spread | None) -> Spread | None:
+def _spread_record(spread: Spread) -> Spread:
     """Return the spread as files write it."""
-    if spread is None:
-        return None
 
     def rounded(tail: Tail) -> Tail:
         factors = {name: round(factor, 3) for name, factor in tail.factors.items()}
@@ -258,6 +255,7 @@ def _coverages(tested: HeldOut) -> dict[str, CoverageRecord]:
     return {
         name: CoverageRecord(
             rows=int(kind.sum()),
+            sources=len(shares),
             covered=_rounded(tested.inside[kind].mean()),
             covered_by_source=_rounded(np.median(shares)),
             held_sources=_rounded(np.mean(np.array(shares) >= FEWEST_INSIDE)),
@@ -265,7 +263,7 @@ def _coverages(tested: HeldOut) -> dict[str, CoverageRecord]:
             slower=_rounded(np.median(tested.slower[kind])),
             faster=_rounded(np.median(tested.faster[kind])),
         )
-        for name, mine in tested.kinds().items()
+        for name, mine in tested.kinds.items()
         if (kind := mine & known).any()
         for shares in (_shares(tested, kind),)
     }
@@ -286,7 +284,7 @@ def _covered(tested: HeldOut | None, group: str) -> float | None:
     if tested is None:
         return None
     mine = (np.array(tested.groups) == group) & ~np.isnan(tested.errors)
-    named = mine & tested.kinds()["framework named"]
+    named = mine & tested.kinds["framework named"]
     inside = tested.inside[named if named.any() else mine]
     return _rounded(inside.mean()) if inside.size else None
 
@@ -339,44 +337,29 @@ def _median_of_those_fitted(constants: Sequence[FittedConstant]) -> Iterator[Fit
 def serving_fit_record(found: ServingFit) -> ServingRecord:
     """Return the errors of a fit: of its own rows; of each source, server and family left out."""
     groups = np.array(found.rows.labels["source"])
-    spread = _spread_record(serving_fit.spread_of(found))
-    known: dict[str, Any] = {} if spread is None else {"spread": spread}
+    figures = {name: one.spread() for name, one in serving_fit.figure_rows(found).items()}
+    first = serving_fit.first_token_spread(found)
     return ServingRecord(
-        **known,
         num_rows=len(found.errors),
         fitted=pooled_error_record(found.errors, groups),
         left_out=pooled_error_record(found.left_out["source"], groups),
         groups=_parts(found, "source"),
         servers=_parts(found, "server"),
         families=_parts(found, "family"),
-        figures=_figures(found, spread),
-    )
-
-
-def _figures(found: ServingFit, spread: Spread | None) -> dict[str, GroupRecord]:
-    """Return the errors of each figure: in the fit, and with its source left out.
-
-    Of the latter also the share that intervals hold.
-    """
-    left_out = found.left_out["source"]
-    sparse, alone = np.array(found.rows.with_experts), found.rows.on_chips_of_one_source
-
-    def held(figure: str, mine: BoolArray) -> dict[str, Any]:
-        known = mine & ~np.isnan(left_out)
-        if spread is None or not known.any():
-            return {"alone": False}
-        first = float(figure == TTFT)
-        ends = [
-            distance_of(
-                spread.slower,
-                {EXPERTS: float(experts), UNSEEN: float(unseen), FIRST_TOKEN: first},
-            )
-            for experts, unseen in zip(sparse[known], alone[known], strict=True)
-        ]
-        inside = np.abs(left_out[known]) <= np.array(ends)
-        return {"alone": False, "covered": _rounded(inside.mean())}
-
-    return _records(found.rows.figures, found.errors, left_out, held)
+        spreads={
+            name: _spread_record(spread) for name, (spread, _) in figures.items() if spread
+        }
+        | ({TTFT: _spread_record(first)} if first else {}),
+        figures=_records(
+            found.rows.figures, found.errors, found.left_out["source"],
+            lambda *_: {"alone": False},
+        ),
+        intervals={
+            f"{name}, {kind}": held
+            for name, (_, tested) in figures.items() if tested is not None
+            for kind, held in _coverages(tested).items()
+        },
+    )  # fmt: skip
 
 
 def _parts(found: ServingFit, kind: str) -> dict[str, GroupRecord]:

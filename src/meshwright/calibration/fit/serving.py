@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,18 +15,22 @@ from meshwright.base.arrays import BoolArray, FloatArray, weighted_quantile
 from meshwright.base.cluster import HERE, Cluster, every_answer
 from meshwright.calibration.errors import SHARE, source_weights
 from meshwright.calibration.fit.constants import Free, Key
+from meshwright.calibration.fit.quantiles import conformal, quantile_spread
+from meshwright.calibration.fit.spread import HeldOut, ends_of
 from meshwright.calibration.fit.training import NOISE, STEP, robust_step, solved
 from meshwright.calibration.rows import RefusedError, Row
-from meshwright.calibration.serving import (
-    FIGURES,
-    THROUGHPUT,
-    TTFT,
-    Column,
-    columns_of,
-    serving_jobs,
-)
+from meshwright.calibration.serving import Column, columns_of, end_to_end_rate, serving_jobs
 from meshwright.catalog.calibration import UNCALIBRATED, load_serving, under
-from meshwright.search.intervals import EXPERTS, FIRST_TOKEN, UNSEEN
+from meshwright.search.intervals import (
+    E2E,
+    EXPERTS,
+    SERVING_TRAITS,
+    THROUGHPUT,
+    TPOT,
+    TTFT,
+    UNSEEN,
+    UNSEEN_SERVER,
+)
 from meshwright.spec.calibration import Spread, Tail
 
 STARTS = tuple(np.log([0.1, 1.0 / 3.0]).tolist())
@@ -53,6 +58,8 @@ OF_SERVERS = (
     Free("shared_cache_extra", 0.6, 1.0, 0.05, 4.0),
 )
 """Constants of each server."""
+FIGURES = (THROUGHPUT, TPOT)
+"""Measured figures with a quantile of models that are left out."""
 SHARED = (
     Free("core_pull", 2.5, 0.7, 1.0, 8.0),
     Free("expert_rate_share", 0.46, 0.4, 0.1, 0.9),
@@ -82,15 +89,22 @@ class ServingRows:
 
     @cached_property
     def labels(self) -> dict[str, list[str]]:
-        """Source, server and family of chips of each row."""
-        found: dict[str, list[str]] = {"source": [], "server": [], "family": []}
+        """Source, server, family of chips and model of each row."""
+        found: dict[str, list[str]] = {"source": [], "server": [], "family": [], "model": []}
         for column in self.columns:
             serving = column.setting.serving
             number = len(column.jobs)
             found["source"] += [job.row.group for job in column.jobs]
             found["server"] += [serving.server.name] * number
             found["family"] += [self.family_of(column)] * number
+            found["model"] += [serving.problem.model.name] * number
         return found
+
+    @cached_property
+    def _places(self) -> list[slice]:
+        """The rows of each column."""
+        ends = np.cumsum([len(column.jobs) for column in self.columns]).tolist()
+        return [slice(*pair) for pair in pairwise([0, *ends])]
 
     @cached_property
     def _servers_of(self) -> dict[str, set[str]]:
@@ -124,18 +138,36 @@ class ServingRows:
     @property
     def figures(self) -> list[str]:
         """Figure of each row: a throughput, or one of the times under load."""
-        return [
-            FIGURES.get(job.figure, THROUGHPUT) for column in self.columns for job in column.jobs
-        ]
+        return [job.figure_told for column in self.columns for job in column.jobs]
 
-    @property
-    def on_chips_of_one_source(self) -> BoolArray:
-        """Whether no other source has rows on chips of the family of each row."""
-        sources, families = (np.array(self.labels[name]) for name in ("source", "family"))
-        alone = {
-            family for family in families.tolist() if len(set(sources[families == family])) == 1
-        }
-        return np.array([family in alone for family in families.tolist()])
+    def of_one_source(self, name: str) -> BoolArray:
+        """Return whether no other source has rows of the family or server of each row, (rows,)."""
+        sources, labels = (np.array(self.labels[each]) for each in ("source", name))
+        alone = {one for one in labels.tolist() if len(set(sources[labels == one])) == 1}
+        return np.isin(labels, list(alone))
+
+    @cached_property
+    def clients(self) -> tuple[NDArray[np.int_], NDArray[np.int_]]:
+        """Places of the times per output token and to the first token of the same clients."""
+        names = [row.id for row in self.rows]
+        steps, firsts = (
+            {name: place for place, name in enumerate(names) if self.figures[place] == figure}
+            for figure in (TPOT, TTFT)
+        )
+        both = [name for name in steps if name in firsts]
+        return np.array([steps[n] for n in both], int), np.array([firsts[n] for n in both], int)
+
+    def end_to_end(self, errors: FloatArray) -> FloatArray:
+        """Return ln(predicted / measured) of whole requests of clients, (clients,)."""
+        measured = np.concatenate([column.measured() for column in self.columns])
+        found = []
+        for step, first in zip(*self.clients, strict=True):
+            rates = [
+                end_to_end_rate(self.rows[step], measured[step] * up[0], measured[first] * up[1])
+                for up in ((1.0, 1.0), np.exp(errors[[step, first]]))
+            ]
+            found.append(np.log(rates[1] / rates[0]))
+        return np.array(found)
 
     @cached_property
     def weights(self) -> FloatArray:
@@ -170,13 +202,11 @@ class ServingRows:
         """Return ln(predicted / measured), (rows,), and its slopes, (rows, keys)."""
         errors = np.zeros(len(self.rows))
         slopes = np.zeros((len(self.rows), len(self.keys)))
-        start = 0
         steps = [STEP * np.vstack([np.zeros(len(mine)), np.eye(len(mine))]) for mine in self._own]
-        for mine, found in zip(self._own, self._log_errors(values, steps), strict=True):
-            rows = slice(start, start + found.shape[1])
-            errors[rows] = found[0]
-            slopes[rows, mine] = (found[1:] - found[0]).T / STEP
-            start = rows.stop
+        found = self._log_errors(values, steps)
+        for mine, rows, one in zip(self._own, self._places, found, strict=True):
+            errors[rows] = one[0]
+            slopes[rows, mine] = (one[1:] - one[0]).T / STEP
         return errors, slopes
 
     def best_starts(self, values: FloatArray) -> FloatArray:
@@ -186,13 +216,11 @@ class ServingRows:
         far from its expected value would never be found.
         """
         lost = np.zeros((len(STARTS), len(values)))
-        start = 0
         moved = [np.vstack([np.zeros(len(mine)), *(move * np.eye(len(mine)) for move in STARTS)])
                  for mine in self._own]  # fmt: skip
-        for mine, found in zip(self._own, self._log_errors(values, moved), strict=True):
-            rows = slice(start, start + found.shape[1])
-            start = rows.stop
-            more = (np.abs(found[1:]) - np.abs(found[0])) * self.weights[rows]
+        found = self._log_errors(values, moved)
+        for mine, rows, one in zip(self._own, self._places, found, strict=True):
+            more = (np.abs(one[1:]) - np.abs(one[0])) * self.weights[rows]
             lost[:, mine] += more.sum(axis=1).reshape(len(STARTS), len(mine))
         spread = np.array([key.free.spread for key in self.keys])
         bounds = np.log([(key.free.lowest, key.free.highest) for key in self.keys])
@@ -203,10 +231,17 @@ class ServingRows:
         best = lost.argmin(axis=0)
         return np.where(lost.min(axis=0) < 0, np.array(STARTS)[best], 0.0)
 
-    def errors(self, values: FloatArray) -> FloatArray:
-        """Return ln(predicted / measured) of each row, for logarithms of the constants."""
-        steps = [np.zeros((1, len(mine))) for mine in self._own]
-        return np.concatenate([found[0] for found in self._log_errors(values, steps)])
+    def errors(self, values: FloatArray, wanted: BoolArray) -> FloatArray:
+        """Return ln(predicted / measured) of some rows, for logarithms of the constants."""
+        steps = [
+            np.zeros((int(wanted[rows].any()), len(mine)))
+            for mine, rows in zip(self._own, self._places, strict=True)
+        ]
+        errors = np.full(len(self.rows), np.nan)
+        places = [rows for rows, step in zip(self._places, steps, strict=True) if len(step)]
+        for rows, one in zip(places, self._log_errors(values, steps), strict=True):
+            errors[rows] = one[0]
+        return errors[wanted]
 
     @cached_property
     def _own(self) -> list[list[int]]:
@@ -225,7 +260,7 @@ class ServingRows:
         ]
 
     def _log_errors(self, values: FloatArray, steps: Sequence[FloatArray]) -> list[FloatArray]:
-        """Return ln(predicted / measured) of each column, (draws, rows).
+        """Return ln(predicted / measured) of each column that has draws, (draws, rows).
 
         Parameters
         ----------
@@ -237,6 +272,7 @@ class ServingRows:
         asked = [
             (column, [self.keys[number].free.name for number in mine], values[mine] + step)
             for column, mine, step in zip(self.columns, self._own, steps, strict=True)
+            if len(step)
         ]
         return [*every_answer(self.cluster, column_errors, asked)]
 
@@ -268,8 +304,8 @@ class ServingFit:
     errors: FloatArray
     """ln(predicted / measured), (rows,)."""
     left_out: Mapping[str, FloatArray]
-    """Errors of each row under constants fitted without its ``source``, ``server`` or ``family`` of
-    chips, (rows,)."""
+    """Errors of each row under constants fitted without its ``source``, ``server``, ``family`` of
+    chips or ``model``, (rows,)."""
 
 
 def serving_rows(
@@ -313,33 +349,116 @@ def _left_out(
         kept = labels != label
         if kept.any():
             step = robust_step(errors[kept], slopes[kept], rows.weights[kept], rows.keys, values)[0]
-            found[~kept] = rows.errors(values + step)[~kept]
+            found[~kept] = rows.errors(values + step, ~kept)
     return found
 
 
-def spread_of(found: ServingFit) -> Spread | None:
-    """Return the distance of rows from predictions made without their source.
+NEW = {"model": (), "family": (UNSEEN,), "server": (UNSEEN_SERVER,)}
+"""Traits of a question by what is new of it."""
 
-    Rows of dense models on chips that other sources have give the width; rows with experts, rows on
-    chips that no other source has, and times to the first token under load give factors on it. Each
-    source counts once, for any number of rows.
-    """
-    errors = np.abs(found.left_out["source"])
-    sparse, first = np.array(found.rows.with_experts), np.array(found.rows.figures) == TTFT
-    known, alone = ~np.isnan(errors), found.rows.on_chips_of_one_source
-    weights = source_weights(found.rows.labels["source"]) ** 2
 
-    def width(mine: BoolArray, otherwise: float) -> float:
-        kept = known & mine
-        return weighted_quantile(errors[kept], weights[kept], SHARE) if kept.any() else otherwise
+@dataclass(frozen=True)
+class FigureRows:
+    """Rows of one figure, with errors of constants fitted without a part of the rows."""
 
-    plain = width(~sparse & ~first & ~alone, 0.0)
-    if not plain:
-        return None
-    factors = {
-        EXPERTS: max(width(sparse & ~first & ~alone, plain) / plain, 1.0),
-        UNSEEN: max(width(~sparse & ~first & alone, plain) / plain, 1.0),
-        FIRST_TOKEN: max(width(~sparse & first & ~alone, plain) / plain, 1.0),
+    errors: Mapping[str, FloatArray]
+    """ln(predicted / measured) by what is left out, (rows,); NaN: nothing is left."""
+    degrees: Mapping[str, FloatArray]
+    """Degrees of the traits by what is left out, (rows, traits)."""
+    labels: Mapping[str, NDArray[np.str_]]
+    """Label of each row by what is left out, (rows,)."""
+
+    @property
+    def weights(self) -> FloatArray:
+        """Weights of the rows by what is left out: all that are left out together count once."""
+        return np.concatenate([
+            source_weights(self.labels[name].tolist()) ** 2 * (name in NEW) for name in self.errors
+        ])  # fmt: skip
+
+    def spread(self) -> tuple[Spread | None, HeldOut | None]:
+        """Return the spread of the rows, and all with intervals made without rows of their model.
+
+        The latter is None where there is one model.
+        """
+        errors, degrees = (
+            np.concatenate(list(each.values())) for each in (self.errors, self.degrees)
+        )
+        models = np.tile(self.labels["model"], len(self.errors))
+        counted = np.where(self.weights > 0.0, errors, np.nan)
+        spread = quantile_spread(counted, degrees, self.weights, SERVING_TRAITS)
+        ends = np.full((2, len(errors)), np.nan)
+        for model in np.unique(models):
+            mine = models == model
+            others = np.where(mine, np.nan, counted)
+            other = quantile_spread(others, degrees, self.weights, SERVING_TRAITS)
+            if other is None:
+                return spread, None
+            ends[:, mine] = ends_of(other, degrees[mine], SERVING_TRAITS)
+        kinds, groups = self._kinds, np.concatenate(list(self.labels.values()))
+        tested = HeldOut(errors, ends[0], ends[1], kinds, tuple(groups.tolist()))
+        return conformal(spread, tested, self.weights)
+
+    @property
+    def _kinds(self) -> dict[str, BoolArray]:
+        """Rows by what is new, (rows,)."""
+        sparse = np.concatenate([each[:, 0] > 0 for each in self.degrees.values()])
+        new = np.repeat(list(self.errors), len(self.labels["model"]))
+        return {
+            "dense, new model": ~sparse & (new == "model"),
+            "with experts, new model": sparse & (new == "model"),
+            "new chips": new == "family", "new server": new == "server",
+            "new source": new == "source",
+        }  # fmt: skip
+
+
+def figure_rows(found: ServingFit) -> dict[str, FigureRows]:
+    """Return the rows of each figure that some state."""
+    rows = found.rows
+    labels = {name: np.array(rows.labels[name]) for name in (*NEW, "source")}
+    few = {name: rows.of_one_source(name) for name in ("family", "server")}
+    sparse, zeros = np.array(rows.with_experts, dtype=float), np.zeros(len(rows.rows))
+    degrees = {
+        name: np.column_stack([sparse, zeros + (UNSEEN in new), zeros + (UNSEEN_SERVER in new)])
+        for name, new in NEW.items()
+    } | {"source": np.column_stack([sparse, few["family"], few["server"]])}
+    places = {
+        name: np.flatnonzero(np.array(rows.figures) == name) for name in FIGURES if name != TTFT
     }
-    even = Tail(distance=plain, factors=factors)
+    found_rows = {}
+    for figure, kept in {**places, E2E: rows.clients[0]}.items():
+        if len(kept):
+            errors = {
+                name: rows.end_to_end(found.left_out[name]) if figure == E2E
+                else found.left_out[name][kept] for name in degrees
+            }  # fmt: skip
+            found_rows[figure] = FigureRows(
+                errors, {name: one[kept] for name, one in degrees.items()},
+                {name: one[kept] for name, one in labels.items()},
+            )  # fmt: skip
+    return found_rows
+
+
+def first_token_spread(found: ServingFit) -> Spread | None:
+    """Return the distance of times to the first token from predictions without their source.
+
+    Few models have such times, and a model that is left out often takes its server along: no
+    quantile of models holds. Both ends are the 80 % quantile of rows of dense models, each source
+    once; throughput gives the factors of experts and of chips without rows.
+    """
+    errors, rows = np.abs(found.left_out["source"]), found.rows
+    sparse, first = np.array(rows.with_experts), np.array(rows.figures) == TTFT
+    known, alone = ~np.isnan(errors), rows.of_one_source("family")
+    weights = source_weights(rows.labels["source"]) ** 2
+
+    def width(mine: BoolArray) -> float:
+        kept = known & mine
+        return weighted_quantile(errors[kept], weights[kept], SHARE) if kept.any() else np.nan
+
+    plain = width(~sparse & ~first & ~alone)
+    distance = width(~sparse & first & ~alone)
+    if np.isnan(plain) or np.isnan(distance):
+        return None
+    sizes = {EXPERTS: width(sparse & ~first & ~alone), UNSEEN: width(~sparse & ~first & alone)}
+    factors = {name: max(size / plain, 1.0) for name, size in sizes.items() if size == size}
+    even = Tail(distance=max(distance, plain), factors=factors)
     return Spread(slower=even, faster=even)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from meshwright.base.arrays import BoolArray, FloatArray, weighted_quantile
 from meshwright.calibration.errors import SHARE, interval_score
 from meshwright.calibration.fit.training import NOTHING, Fit, FitRows, Stacks
-from meshwright.search.intervals import TRAITS, UNNAMED, distances_of, traits_of
+from meshwright.search.intervals import EXPERTS, TRAITS, UNNAMED, distances_of, traits_of
 from meshwright.spec.calibration import Spread, Tail
 
 EXPECTED_FACTOR = 2.0
@@ -50,8 +50,8 @@ class HeldOut:
     slower: FloatArray
     """Distance of the slow end of the interval of each row, (rows,)."""
     faster: FloatArray
-    degrees: FloatArray
-    """Degrees of the traits, (rows, traits)."""
+    kinds: Mapping[str, BoolArray]
+    """Rows of each property that rows share, (rows,)."""
     groups: tuple[str, ...]
 
     @property
@@ -63,14 +63,6 @@ class HeldOut:
     def scores(self) -> FloatArray:
         """The interval score of each row."""
         return interval_score(self.errors, self.slower, self.faster)
-
-    def kinds(self) -> dict[str, BoolArray]:
-        """Return the rows of each property that rows share, (rows,)."""
-        has: BoolArray = self.degrees > TOLD_APART
-        unnamed = has[:, TRAITS.index(UNNAMED)]
-        every = {"framework named": ~unnamed, "framework not named": unnamed}
-        named = zip(TRAITS, has.T, strict=True)
-        return every | {name: mine & ~unnamed for name, mine in named if name != UNNAMED}
 
 
 def spread_of(found: Fit) -> Spread | None:
@@ -87,13 +79,26 @@ def held_out(found: Fit) -> HeldOut | None:
         spread = fit_spread(known.errors, known.degrees, known.weights)
         if spread is None:
             return None
-        ends[:, mine] = _ends(spread, known.degrees[mine])
-    return HeldOut(truth.errors, ends[0], ends[1], truth.degrees, truth.groups)
+        ends[:, mine] = ends_of(spread, known.degrees[mine], TRAITS)
+    return HeldOut(truth.errors, ends[0], ends[1], _kinds(truth.degrees), truth.groups)
 
 
-def _ends(spread: Spread, degrees: FloatArray) -> FloatArray:
+def _kinds(degrees: FloatArray) -> dict[str, BoolArray]:
+    """Return the rows of each trait, (rows,); all but one with their framework."""
+    has: BoolArray = degrees > TOLD_APART
+    unnamed = has[:, TRAITS.index(UNNAMED)]
+    named = {name: mine & ~unnamed for name, mine in zip(TRAITS, has.T, strict=True)}
+    sparse = named.pop(EXPERTS)
+    del named[UNNAMED]
+    return {
+        "framework named": ~unnamed, "framework not named": unnamed, "dense": ~sparse & ~unnamed,
+        EXPERTS: sparse, **named,
+    }  # fmt: skip
+
+
+def ends_of(spread: Spread, degrees: FloatArray, names: Sequence[str]) -> FloatArray:
     """Return the distances of the slow and the fast end of the interval of each row, (2, rows)."""
-    traits = (dict(zip(TRAITS, row, strict=True)) for row in degrees)
+    traits = (dict(zip(names, row, strict=True)) for row in degrees)
     return np.array([distances_of(spread, one) for one in traits]).T
 
 

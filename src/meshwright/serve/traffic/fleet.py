@@ -25,7 +25,7 @@ from meshwright.catalog.calibration import DEFAULT
 from meshwright.cost.money import step_cost_usd
 from meshwright.cost.problem import UNCALIBRATED_NOTE
 from meshwright.search.exhaustive import Counts
-from meshwright.search.intervals import interval_of
+from meshwright.search.intervals import E2E, TPOT, TTFT, interval_of
 from meshwright.serve.operators import host_of_prompt_s
 from meshwright.serve.passes import ServingProblem, price_requests
 from meshwright.serve.price import MILLION, energy_j_of_second
@@ -244,9 +244,9 @@ class Simulated:
             saturation_requests_per_s=self.option.saturation_per_s * self.workers,
             goodput_requests_per_s=rate * self.goodput,
             tokens_per_s=tokens_per_s,
-            ttft=self._times(self.ttft_s, steady.first_s, is_first_token=True),
-            tpot=self._times(self.tpot_s, steady.step_s),
-            e2e=self._times(self.e2e_s, steady.end_s),
+            ttft=self._times(TTFT, self.ttft_s, steady.first_s),
+            tpot=self._times(TPOT, self.tpot_s, steady.step_s),
+            e2e=self._times(E2E, self.e2e_s, steady.end_s),
             # Little's law of the answers that were simulated
             sequences_in_flight=rate / self.workers * float(np.mean(self.e2e_s - self.ttft_s)),
             cache_tokens=worker.cache_tokens,
@@ -258,12 +258,12 @@ class Simulated:
             launches_with=servers_that_start(problem, worker.strategy),
         )
 
-    def _times(self, times_s: FloatArray, mean_s: float, *, is_first_token: bool = False) -> Times:
+    def _times(self, figure: str, times_s: FloatArray, mean_s: float) -> Times:
         asked = self.option.asked
         p50, p90, p99, at = (
             float(np.percentile(times_s, value)) for value in (50.0, 90.0, 99.0, asked.percentile)
         )
-        ends = asked.problem.ends(is_first_token=is_first_token)
+        ends = asked.problem.ends(figure)
         return Times(float(times_s.mean()), p50, p90, p99, at, mean_s, interval_of(at, ends))
 
 
