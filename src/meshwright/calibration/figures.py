@@ -79,15 +79,14 @@ def plan_regrets(figures: Figures) -> list[tuple[Row, float, bool]]:
         row, chips = entry.row, float(entry.row.system.num_chips or 1)
         load = (row.batch, row.prompt_tokens, row.answer_tokens, row.shortest_share)
         key = (row.group, row.model.name, row.system.chip, row.framework, row.precision, load)
-        rates = (entry.measured_tokens_per_s or 0.0, entry.predicted_tokens_per_s or 0.0)
-        found[key][row.system.num_chips, row.strategy].append(
-            (row, *(rate / chips for rate in rates))
-        )
+        measured = (entry.measured_tokens_per_s or 0.0) / chips
+        predicted = (entry.predicted_tokens_per_s or 0.0) / chips
+        found[key][row.system.num_chips, row.strategy].append((row, measured, predicted))
     regrets = []
     for plans in found.values():
         if len(plans) > 1:
             rates = np.array(
-                [np.median([rates for _, *rates in rows], axis=0) for rows in plans.values()]
+                [np.median([both for _, *both in rows], axis=0) for rows in plans.values()]
             )
             chosen = rates[:, 1].argmax()
             regret = float(rates[:, 0].max() / rates[chosen, 0] - 1.0)

@@ -533,7 +533,7 @@ def _serving(found: Validation, others: Others | None) -> Iterator[Part]:
             out = record.figures[figure]
             held = record.intervals.get(f"{figure}, new source")
             rows.append((figure, "left out", out.rows, *_cells(out.left_out),
-                         held and held.covered))  # fmt: skip
+                         held.covered if held else None))  # fmt: skip
         rows.append((figure, "frozen", *_figure(frozen(entries))))
     head = ("rows [#]", *ERROR_HEAD, "inside [%]")
     yield Table(("figure", "constants", *head), rows,
