@@ -145,7 +145,8 @@ def growth(lengths: AnswerLengths, number: float, places: float, replicas: float
     With S the share of longer ones and s(t) those that start at t, n(t) = sum over u of
     s(t - u) S(u) are in flight, and as many start as there are places left. All of them have
     number x mean tokens at the end. Two batches of equal answers that fill all places follow one
-    another: 8 answers of 100 tokens in 4 places take 200 steps.
+    another: 8 answers of 100 tokens in 4 places take 200 steps. Any answer is in flight with the
+    probability of independent ends, and at least with the share of places that are taken.
 
     Parameters
     ----------
@@ -174,5 +175,6 @@ def growth(lengths: AnswerLengths, number: float, places: float, replicas: float
         there = every * longer[:ends]
         in_flight.append(float(there.sum()))
         grown.append(float(there @ ages[:ends]) / max(in_flight[-1], 1e-300))
-        goes_on.append(1.0 - exp(replicas * float(every @ none[:ends])))
+        any_left = 1.0 - exp(replicas * float(every @ none[:ends]))
+        goes_on.append(min(max(any_left, in_flight[-1] / min(places, number)), 1.0))
     return Growth(lengths.step, *map(np.array, (in_flight, grown, goes_on)))

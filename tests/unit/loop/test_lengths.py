@@ -4,7 +4,7 @@ import heapq
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from meshwright.loop.lengths import AnswerLengths, any_longer, growth
@@ -44,6 +44,7 @@ def test_two_batches_of_equal_answers_follow_one_another():
     st.floats(10.0, 1000.0), st.floats(1.05, 20.0), st.floats(0.05, 3.0), st.floats(1.0, 300.0),
     st.floats(0.1, 3.0), st.sampled_from([1.0, 8.0]),
 )  # fmt: skip
+@example(10.0, 2.0, 1.0, 2.0, 0.5, 1.0)
 def test_no_token_is_lost(mean, cut, spread, number, share, replicas):
     lengths, places = AnswerLengths(mean, mean * cut, spread), max(number * share, 1.0)
     grown = growth(lengths, number, places, replicas)
