@@ -23,7 +23,8 @@ from meshwright.base.errors import Fault, MeshwrightError, SpecError
 
 HOST = "127.0.0.1"
 GRACE_S = 2.0
-"""Longest wait for the exit of a process that has closed its pipe [s]."""
+"""Longest wait for the exit of a process that has closed its pipe, and for the cause of a lost
+connection [s]."""
 CAUSE_S = 0.2
 """Wait for failures of other processes before the cause is determined [s]."""
 LOST = ("Connection", "connection", "closed", "Broken pipe")
@@ -52,6 +53,11 @@ def check_port(port: int) -> None:
             one.bind((HOST, port))
         except OSError:
             raise _busy(port) from None
+
+
+def _is_lost(text: str) -> bool:
+    """Return whether a process failed since it lost the connection to another one."""
+    return any(word in text for word in LOST)
 
 
 def _busy(port: int) -> SpecError:
@@ -166,11 +172,22 @@ def _watch(
             elif rank == 0:
                 done = said
                 count(done)
-    time.sleep(CAUSE_S)
+    ends_s = time.monotonic() + (GRACE_S if _is_lost(next(iter(failed.values()))) else CAUSE_S)
+    left = [end for end, rank in rank_of.items() if rank not in failed]
+    while left and (wait_s := ends_s - time.monotonic()) > 0:
+        ready = connection.wait(left, wait_s)
+        for end in ready:
+            try:
+                if isinstance(said := end.recv(), str):
+                    failed[rank_of[end]] = said
+                    ends_s = 0.0
+            except (EOFError, OSError):
+                left.remove(end)
+                processes[rank_of[end]].join(GRACE_S)
     codes = [process.exitcode or 0 for process in processes]
     failed |= {at: f"was killed by signal {-code}" for at, code in enumerate(codes) if code < 0}
     if any("EADDRINUSE" in text for text in failed.values()):
         raise _busy(port)
     # The cause is a process that was killed; else one with an error of its own.
-    rank = min(failed, key=lambda at: (codes[at] >= 0, any(word in failed[at] for word in LOST)))
+    rank = min(failed, key=lambda at: (codes[at] >= 0, _is_lost(failed[at])))
     raise MeshwrightError(f"{names[rank]} {failed[rank]}; the run ended after step {done}")

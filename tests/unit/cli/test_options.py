@@ -48,7 +48,7 @@ def faults(capsys, *words):
         ("--with etp", "x"), ("--tatp", "x"), ("--with dp_shard", "x"), ("--vpp", "x"),
         ("--mbs", "x"),
         ("--recompute", "some"), ("--schedule", "2f2b"), ("--with cp_kind", "helix"),
-        ("--offload", "disk"), ("--zero", "4"), ("--sp", "maybe"), ("--with dp_overlap", "1"),
+        ("--offload", "disk"), ("--zero", "4"), ("--with dp_overlap", "1"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("command", ["plan", "estimate", "fit", "check"])
@@ -58,6 +58,14 @@ def test_a_wrong_value_is_one_line_that_names_the_option(capsys, command, option
     )
     assert err.startswith(f"error: {option}: ")
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "option"), [("plan", "--with sp"), ("estimate", "--sp"), ("check", "--sp")]
+)
+def test_a_rare_option_is_named_as_it_is_given(capsys, command, option):
+    err = complaint(capsys, command, *QUESTION, *f"{option}=maybe".split())
+    assert err.startswith(f"error: {option}: ")
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "few"])
@@ -70,13 +78,14 @@ def test_wrong_numbers_of_a_search(capsys, tmp_path, option, value):
 @pytest.mark.parametrize(
     ("option", "value"),
     [("--batch", "0"), ("--context", "x"), ("--max-latency", "-5 ms"), ("--max-latency", "5"),
-     ("--kv-cache", "fp17"), ("--weights", "none"), ("--imbalance", "0"), ("--top", "0")],
+     ("--kv-cache", "fp17"), ("--weights", "none"), ("--with imbalance", "0"), ("--top", "0")],
 )  # fmt: skip
 def test_wrong_values_of_serving(capsys, option, value):
     words = list(SERVING)
     if option in words:
         del words[words.index(option) : words.index(option) + 2]
-    err = complaint(capsys, "serve", *words, f"{option}={value}")
+    err = complaint(capsys, "serve", *words, *option.split()[:-1],
+                    f"{option.split()[-1]}={value}")  # fmt: skip
     assert err.startswith(f"error: {option}: ")
 
 

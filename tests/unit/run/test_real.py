@@ -218,9 +218,10 @@ def test_wrong_processes_of_torchrun_are_named(monkeypatch):
         execute(build({"tp": 2}, {}, batch=16))
 
 
-def test_a_port_that_another_run_takes_meanwhile_is_named():
+@pytest.mark.parametrize("late_s", [0.0, 0.1])
+def test_a_port_that_another_run_takes_meanwhile_is_named(late_s):
     with pytest.raises(SpecError, match="port 1234 is in use, by another run"):
-        spawn(find_a_busy_port, None, ["process 0", "process 1"], 1234, print)
+        spawn(find_a_busy_port, late_s, ["process 0", "process 1"], 1234, print)
 
 
 @pytest.mark.slow
