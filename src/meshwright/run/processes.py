@@ -175,8 +175,8 @@ def _watch(
     ends_s = time.monotonic() + (GRACE_S if _is_lost(next(iter(failed.values()))) else CAUSE_S)
     left = [end for end, rank in rank_of.items() if rank not in failed]
     while left and (wait_s := ends_s - time.monotonic()) > 0:
-        ready = connection.wait(left, wait_s)
-        for end in ready:
+        others: list[Any] = connection.wait(left, wait_s)
+        for end in others:
             try:
                 if isinstance(said := end.recv(), str):
                     failed[rank_of[end]] = said
