@@ -195,9 +195,7 @@ def predict_served(rows: Sequence[Row], calibration: str) -> list[Prediction]:
     ]
 
 
-def _with_times(
-    jobs: Sequence[ServingJob], answers: Mapping[int, Prediction]
-) -> Prediction:  # fmt: skip
+def _with_times(jobs: Sequence[ServingJob], answers: Mapping[int, Prediction]) -> Prediction:
     """Return the prediction of the first figure of a row, with all times of clients."""
     first, times = answers[id(jobs[0])], {}
     if first.row.closed_loop:

@@ -41,7 +41,7 @@ def _call(args: Any) -> api.Call:
     return api.Call(command) if args.json else api.Call(command, SearchProgress(), Counter)
 
 
-def told(
+def printed(
     verb: api.Verb[Any, Any], after: Callable[[Any, Any], str] = lambda found, args: "",
     is_good: Callable[[Any], bool] = lambda found: True, otherwise: int = NOTHING_FITS,
 ) -> Callable[[Any], int]:  # fmt: skip
@@ -67,24 +67,24 @@ def told(
     return command
 
 
-loop = told(api.loop, lambda _, args: f"{command_line()} --detail")
-fit = told(api.fit, lambda _, args: question_line(args), lambda found: found.best.estimate.fits)
-check = told(api.check, is_good=lambda found: found.is_legal, otherwise=BAD_INPUT)
-compare = told(
+loop = printed(api.loop, lambda _, args: f"{command_line()} --detail")
+fit = printed(api.fit, lambda _, args: question_line(args), lambda found: found.best.estimate.fits)
+check = printed(api.check, is_good=lambda found: found.is_legal, otherwise=BAD_INPUT)
+compare = printed(
     api.compare, lambda _, args: f"{question_line(args)} --out plan.json",
     lambda found: found.ours.best is not None,
 )  # fmt: skip
-place = told(api.place)
-partition = told(
+place = printed(api.place)
+partition = printed(
     api.partition, lambda found, args: picture_command(args, "stages.svg", fits=found.fits),
     lambda found: found.fits,
 )  # fmt: skip
-fuse = told(api.fuse, lambda _, args: picture_command(args, "fused.svg"))
-measure = told(
+fuse = printed(api.fuse, lambda _, args: picture_command(args, "fused.svg"))
+measure = printed(
     api.measure,
     lambda found, _: f"meshwright plan MODEL --on {found.system} --calibration {found.files[0]}",
 )
-run = told(api.run, is_good=lambda found: found.is_right)
+run = printed(api.run, is_good=lambda found: found.is_right)
 
 
 def plan(args: Any) -> int:

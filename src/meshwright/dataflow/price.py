@@ -212,7 +212,7 @@ class SplitTimes:
     def tables(self, weights: TimeWeights = EXPOSED, *, is_cut: bool = False) -> SplitTables:
         """Return the splits with their seconds, weighted.
 
-        ``is_cut``: those that no cut into stages can save, which bound the sum of all stages.
+        ``is_cut`` leaves out all that a cut into stages may save: a bound of the sum of all stages.
         """
         network = _column(self.splits, self._network_s)
         return SplitTables(
@@ -285,9 +285,10 @@ class SplitTimes:
     def _pair_costs(self, weights: TimeWeights, is_cut: bool) -> dict[Pair, PairCosts]:
         """Return the joint costs of the splits of two kernels, by the numbers of both.
 
-        A cut between the two kernels of a fused tensor adds to each what ``_cut_s`` says: the sum
-        over its tensors is at least the sum of one at a time. Sums of gradients that two stages
-        share are not priced.
+        Under ``is_cut`` a fused tensor that changes its layout costs at most the extra time of its
+        two kernels when a cut takes it off the chip. These times add up to a bound: a product has
+        one fused tensor, and the time of an elementwise kernel is convex in the bytes that it
+        moves. Gradients that two stages sum are left out, since stages do not price them.
         """
         found: dict[Pair, PairCosts] = {}
 

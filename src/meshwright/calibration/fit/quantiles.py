@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from meshwright.calibration.fit.spread import (
     FACTOR_SPREAD,
     ONE_SIDED,
     HeldOut,
+    spread_by,
 )
 from meshwright.spec.calibration import Spread, Tail
 
@@ -25,33 +27,18 @@ ROUNDED = 0.01
 
 def quantile_spread(
     errors: FloatArray, degrees: FloatArray, weights: FloatArray, traits: Sequence[str]
-) -> Spread | None:  # fmt: skip
-    """Return the spread of errors that are known, not NaN; None: no error is.
+) -> Spread | None:
+    """Return the spread whose ends one in ten rows exceeds on each side; None: no error is known.
 
-    Parameters
-    ----------
-    errors
-        ln(predicted / measured), (rows,).
-    degrees
-        Degrees of the traits, (rows, traits).
-    weights
-        Weights of the rows, (rows,): one for each group that was left out together.
-    traits
-        Names of the traits.
+    The parameters are those of ``fit_spread``; weights sum to one for each group that was left out
+    together.
     """
-    known = ~np.isnan(errors)
-    if not known.any():
-        return None
-    errors, degrees, weights = errors[known], degrees[known], weights[known]
-    return Spread(
-        slower=_tail(errors, degrees, weights, traits),
-        faster=_tail(-errors, degrees, weights, traits),
-    )
+    return spread_by(partial(_tail, traits), errors, degrees, weights)
 
 
 def _tail(
-    errors: FloatArray, degrees: FloatArray, weights: FloatArray, traits: Sequence[str]
-) -> Tail:  # fmt: skip
+    traits: Sequence[str], errors: FloatArray, degrees: FloatArray, weights: FloatArray
+) -> Tail:
     """Return the distance q beyond which one in ten rows lies, for each trait a factor.
 
     Quantile regression: ln q = b0 + degrees b of least mean loss, 0.9 (error - q) beyond the end
@@ -85,11 +72,11 @@ def _tail(
 
 def conformal(
     spread: Spread | None, tested: HeldOut, weights: FloatArray
-) -> tuple[Spread | None, HeldOut]:  # fmt: skip
-    """Return a spread and rows held out, with ends as far as these rows need.
+) -> tuple[Spread | None, HeldOut]:
+    """Return a spread and rows held out, with all ends moved by one factor.
 
-    Both ends of all are moved by one factor: the quantile SHARE (1 + 1 / groups) of the factors
-    with which rows held out lie just inside. Source: Romano, Patterson and Candes 2019,
+    Each row held out lies just inside at a factor of its own; the quantile SHARE (1 + 1 / groups)
+    of these factors moves the ends. Source: Romano, Patterson and Candes 2019,
     Conformalized quantile regression.
     """
     needed = np.maximum(tested.errors / tested.slower, -tested.errors / tested.faster)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -168,11 +168,19 @@ def fit_spread(errors: FloatArray, degrees: FloatArray, weights: FloatArray) -> 
     weights
         Weights of the rows, (rows,).
     """
+    return spread_by(_tail, errors, degrees, weights)
+
+
+def spread_by(
+    tail: Callable[[FloatArray, FloatArray, FloatArray], Tail],
+    errors: FloatArray, degrees: FloatArray, weights: FloatArray,
+) -> Spread | None:  # fmt: skip
+    """Return the spread with both ends by one rule; None: no error is known."""
     known = ~np.isnan(errors)
     if not known.any():
         return None
     errors, degrees, weights = errors[known], degrees[known], weights[known]
-    return Spread(slower=_tail(errors, degrees, weights), faster=_tail(-errors, degrees, weights))
+    return Spread(slower=tail(errors, degrees, weights), faster=tail(-errors, degrees, weights))
 
 
 def _tail(errors: FloatArray, degrees: FloatArray, weights: FloatArray) -> Tail:

@@ -353,7 +353,7 @@ def robust_step(
         pull = np.sqrt(weights * np.minimum(1.0, huber / np.maximum(left, 1e-9))) / NOISE
         matrix = np.vstack([slopes * pull[:, None], np.diag(1.0 / spread)])
         target = np.concatenate([-errors * pull, (prior - values) / spread])
-        # The same least squares in as many rows as constants
+        # The normal equations have a row for each constant
         root = np.linalg.cholesky(matrix.T @ matrix).T
         step = lsq_linear(root, np.linalg.solve(root.T, matrix.T @ target), (lowest, highest)).x
         if np.abs(step - before).max() < SETTLED:
